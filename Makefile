@@ -1,0 +1,41 @@
+# Every verb sets up what it needs in .venv and then does one thing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: setup demo test lint bench soak docs clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml requirements/dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(READY)
+
+demo: setup           ## append, kill -9, reopen, verify
+	@$(BIN)/holdfast demo
+
+lint: setup           ## style, types, layers, security
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+
+test: lint            ## lint and every behaviour, at test volume
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+soak: setup           ## the same behaviours at the volumes that wear things out
+	HOLDFAST_SCALE=soak $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=15
+
+bench: setup          ## ratios against the raw limit and peers; writes bench/results.json
+	$(BIN)/python -m bench
+
+docs: setup           ## the documentation as a site
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) site build dist

@@ -1,0 +1,61 @@
+"""The only place that reads the clock and asks for randomness. Everything else is given them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+
+from holdfast.core.chain import SALT_BYTES
+from holdfast.ports import Clock
+from holdfast.records.ids import next_ulid
+
+_ENTROPY_BITS = 80
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SystemIds:
+    """ULIDs that only ever grow, whatever the clock does, and fresh salts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._previous = 0
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            _FORKABLE.add(self)
+
+    def ulid(self) -> bytes:
+        with self._lock:
+            self._previous = next_ulid(self._previous, self._clock.now_ms(), secrets.randbits(_ENTROPY_BITS))
+            return self._previous.to_bytes(16, "big")
+
+    def salt(self) -> bytes:
+        return os.urandom(SALT_BYTES)
+
+    def after_fork(self) -> None:
+        """Parent and child must not count on from the same id."""
+        self._lock = threading.Lock()
+        self._previous = 0
+
+
+_FORKABLE: weakref.WeakSet[SystemIds] = weakref.WeakSet()
+
+
+def _renew() -> None:
+    for ids in _FORKABLE:
+        ids.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,236 @@
+"""AsyncHoldfast: the same client for asyncio. Each operation crosses into a thread once, as a whole.
+
+The threads are its own: asyncio's default pool is small and shared with everybody.
+Cancelling an await does not cancel the write; its key answers what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.client import Holdfast
+from holdfast.client import open as open_sync
+from holdfast.client_journal import Address, JournalView, StrPath
+from holdfast.flow import reading
+from holdfast.ports import Clock, Ids
+from holdfast.records.batches import Appended
+from holdfast.records.events.envelope import Erased, Event
+from holdfast.records.reports import Erasure, Progress, Query, Verified
+from holdfast.records.settings import Settings
+
+THREADS = 16
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """A pool that a forked child makes anew: threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self._pid = -1
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """One crossing: the work goes on even if the await is cancelled."""
+        if self._pool is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast")
+        context = copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: context.run(work, *args, **kwargs))
+
+    def close(self) -> None:
+        """Start nothing more; what is running finishes."""
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.shutdown(wait=False)
+
+
+class AsyncJournalView:
+    """`hf.journal` for asyncio: the methods of JournalView, awaited."""
+
+    def __init__(self, view: JournalView, threads: Threads) -> None:
+        self._view = view
+        self._threads = threads
+
+    async def events(
+        self,
+        scope: Address | None = None,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        types: Sequence[str] = (),
+        backwards: bool = False,
+    ) -> AsyncIterator[Event]:
+        """See JournalView.events. One crossing per page."""
+        query: Query | None = self._view._query(scope, after, until, types, backwards)
+        while query is not None:
+            found = await self._threads.run(reading.page, self._view._ports, query)
+            for event in found:
+                yield event
+            query = reading.next_query(query, found)
+
+    async def subscribe(
+        self,
+        scope: Address | None = None,
+        *,
+        after: int | None = None,
+        types: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """See JournalView.subscribe. Waiting takes no thread."""
+        ports = self._view._ports
+        start = await self._threads.run(self._view._start, scope) if after is None else after
+        following = reading.Following(ports, self._view._query(scope, start, None, types, False))
+        loop, happened = asyncio.get_running_loop(), asyncio.Event()
+        unwatch = ports.journal.watch(lambda: loop.call_soon_threadsafe(happened.set))
+        try:
+            last = ports.clock.monotonic()
+            while True:
+                happened.clear()
+                found = await self._threads.run(following.ready)
+                for event in found:
+                    yield event
+                if found:
+                    last = ports.clock.monotonic()
+                    continue
+                if timeout is not None and ports.clock.monotonic() - last >= timeout:
+                    return
+                try:
+                    await asyncio.wait_for(happened.wait(), reading.POLL_SECONDS)
+                except TimeoutError:
+                    pass  # Nothing here; another process may have written.
+        finally:
+            unwatch()
+
+    async def append(
+        self,
+        scope: Address,
+        type: str,
+        content: Any = None,
+        *,
+        facts: dict[str, Any] | None = None,
+        key: str | None = None,
+        expected: int | None = None,
+        subject: str | None = None,
+        files: Sequence[bytes] = (),
+    ) -> Appended:
+        """See JournalView.append."""
+        return await self._threads.run(
+            self._view.append,
+            scope,
+            type,
+            content,
+            facts=facts,
+            key=key,
+            expected=expected,
+            subject=subject,
+            files=files,
+        )
+
+    async def happened(self, scope: Address, key: str) -> list[Event]:
+        """See JournalView.happened."""
+        return await self._threads.run(self._view.happened, scope, key)
+
+    async def version(self, scope: Address) -> int:
+        """See JournalView.version."""
+        return await self._threads.run(self._view.version, scope)
+
+    async def streams(self) -> AsyncIterator[str]:
+        """See JournalView.streams."""
+        for name in await self._threads.run(lambda: list(self._view.streams())):
+            yield name
+
+    async def position(self) -> int:
+        """See JournalView.position."""
+        return await self._threads.run(self._view.position)
+
+    async def artifact(self, name: str) -> bytes | Erased:
+        """See JournalView.artifact."""
+        return await self._threads.run(self._view.artifact, name)
+
+    async def collect(self) -> int:
+        """See JournalView.collect."""
+        return await self._threads.run(self._view.collect)
+
+    async def verify(self, *, progress: Progress | None = None) -> Verified:
+        """See JournalView.verify."""
+        return await self._threads.run(self._view.verify, progress=progress)
+
+    async def rebuild(self, *, progress: Progress | None = None) -> int:
+        """See JournalView.rebuild."""
+        return await self._threads.run(self._view.rebuild, progress=progress)
+
+    async def erase(self, subject: str) -> Erasure:
+        """See JournalView.erase."""
+        return await self._threads.run(self._view.erase, subject)
+
+    async def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
+        """See JournalView.backup."""
+        await self._threads.run(self._view.backup, target, progress=progress)
+
+    async def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
+        """See JournalView.export."""
+        return await self._threads.run(self._view.export, target, until=until, progress=progress)
+
+    async def import_(self, source: StrPath) -> int:
+        """See JournalView.import_."""
+        return await self._threads.run(self._view.import_, source)
+
+
+class AsyncHoldfast:
+    """Holdfast for asyncio. Made by `await holdfast.open_async(…)`, or `async with` on it."""
+
+    def __init__(self, client: Holdfast, threads: Threads) -> None:
+        self._client = client
+        self._threads = threads
+
+    @property
+    def journal(self) -> AsyncJournalView:
+        """What happened: read it, follow it, verify it, copy it, erase from it."""
+        return AsyncJournalView(JournalView(self._client._ports, self._client._acting), self._threads)
+
+    def tenant(self, name: str) -> AsyncHoldfast:
+        """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
+        return AsyncHoldfast(self._client.tenant(name), self._threads)
+
+    def as_user(self, id: str) -> AsyncHoldfast:
+        """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""
+        return AsyncHoldfast(self._client.as_user(id), self._threads)
+
+    async def close(self) -> None:
+        """Let go of the journal, also when the awaiting task is cancelled meanwhile."""
+        if self._client._owner:
+            await asyncio.shield(asyncio.ensure_future(self._threads.run(self._client.close)))
+            self._threads.close()
+
+    async def __aenter__(self) -> AsyncHoldfast:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self._client!r}"
+
+
+async def open_async(
+    url: str | os.PathLike[str],
+    *,
+    durability: str = "full",
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> AsyncHoldfast:
+    """Open a journal for asyncio; takes what `holdfast.open` takes."""
+    threads = Threads()
+    client = await threads.run(open_sync, url, durability=durability, settings=settings, clock=clock, ids=ids)
+    return AsyncHoldfast(client, threads)

@@ -1,0 +1,181 @@
+"""`hf.journal`: the journal as its users see it. Each method is a line that names a flow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.connect import file_path
+from holdfast.core.codec import decode_event
+from holdfast.errors import InvalidValue, NotFound, ReadOnly, Refused
+from holdfast.flow import artifacts, erasing, reading, transfer
+from holdfast.flow.change import Decided, append
+from holdfast.flow.verify import verify
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Appended
+from holdfast.records.catalogue import APP_PREFIX
+from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
+from holdfast.records.ids import check_id, check_key
+from holdfast.records.reports import Erasure, Progress, Verified
+from holdfast.records.scope import Scope
+
+Address = Scope | str
+StrPath = str | os.PathLike[str]
+
+
+class JournalView:
+    """Read, follow, check, copy and erase what happened, for one tenant."""
+
+    def __init__(self, ports: Ports, acting: Acting) -> None:
+        self._ports = ports
+        self._acting = acting
+
+    def events(
+        self,
+        scope: Address | None = None,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        types: Sequence[str] = (),
+        backwards: bool = False,
+    ) -> Iterator[Event]:
+        """Events of one stream in order of version, or of the tenant in order of seq; `after` and `until` bound it."""
+        query = self._query(scope, after, until, types, backwards)
+        return reading.events(self._ports, query)
+
+    def subscribe(
+        self,
+        scope: Address | None = None,
+        *,
+        after: int | None = None,
+        types: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> Iterator[Event]:
+        """Events as they happen, in any process; from now on, or after a version or cursor seen before."""
+        query = self._query(scope, self._start(scope) if after is None else after, None, types, False)
+        return reading.subscribe(self._ports, query, timeout=timeout)
+
+    def append(
+        self,
+        scope: Address,
+        type: str,
+        content: Any = None,
+        *,
+        facts: dict[str, Any] | None = None,
+        key: str | None = None,
+        expected: int | None = None,
+        subject: str | None = None,
+        files: Sequence[bytes] = (),
+    ) -> Appended:
+        """Record an application's own event. Its type begins with `app.`; with a key it happens once."""
+        if not isinstance(type, str) or not type.startswith(APP_PREFIX) or not type[len(APP_PREFIX) :]:
+            raise InvalidValue(
+                f"An application's own events begin with 'app.', such as 'app.noted'; {type!r} does not."
+            )
+        check_id(type, "type")
+        placed = [artifacts.prepare(self._ports, self._acting, body) for body in files]
+        draft = Draft(
+            type=type,
+            facts=AppFacts(data=facts or {}, artifacts=tuple(artifact.name.hex() for artifact in placed)),
+            content=None if content is None else AppContent(data=content),
+            subject=subject,
+        )
+        decided = Decided(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
+        return append(self._ports, self._acting, [decided], placed)
+
+    def happened(self, scope: Address, key: str) -> list[Event]:
+        """The events that a key stands for in a stream; none if nothing was written under it."""
+        stored = self._ports.journal.by_key(self._acting.tenant, Scope.of(scope).text, check_key(key))
+        return [decode_event(event) for event in stored]
+
+    def version(self, scope: Address) -> int:
+        """The version of a stream; 0 if nothing has happened in it."""
+        head = self._ports.journal.head(self._acting.tenant, Scope.of(scope).text)
+        return 0 if head is None else head.version
+
+    def streams(self) -> Iterator[str]:
+        """The names of this tenant's streams, in order."""
+        after = ""
+        while heads := self._ports.journal.heads(self._acting.tenant, after, reading.PAGE):
+            yield from (head.stream for head in heads)
+            after = heads[-1].stream
+
+    def position(self) -> int:
+        """The cursor of the newest event in the journal."""
+        return self._ports.journal.position()
+
+    def artifact(self, name: str) -> bytes | Erased:
+        """An artifact's bytes by the name that events give it; ERASED if it was erased."""
+        return artifacts.read(self._ports, self._acting, name)
+
+    def collect(self) -> int:
+        """Remove artifacts that nothing has referred to for a day; returns how many."""
+        return artifacts.collect(self._ports)
+
+    def verify(self, *, progress: Progress | None = None) -> Verified:
+        """Check every chain, version, row, reference and artifact of the whole journal."""
+        return verify(self._ports, progress)
+
+    def rebuild(self, *, progress: Progress | None = None) -> int:
+        """Make every projection anew from the events, while others go on; returns how many were applied."""
+        try:
+            return self._ports.journal.rebuild(progress)
+        finally:
+            self._ports.states.clear()
+
+    def erase(self, subject: str) -> Erasure:
+        """Remove all content that belongs to a subject, from every byte on disk. It cannot be undone."""
+        return erasing.erase(self._ports, self._acting, subject)
+
+    def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
+        """A consistent copy at a new path, while others write. `holdfast.restore` makes a journal of it."""
+        self._ports.journal.backup(file_path(os.fspath(target)), progress)
+
+    def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
+        """The whole journal as JSON lines at a new path; returns how many lines."""
+        path = file_path(os.fspath(target))
+        if path.exists():
+            raise Refused(f"{path} exists already. Give the path of a new file.")
+        partial = path.with_name(path.name + ".part")
+        count = 0
+        try:
+            with _create(partial) as file:
+                for line in transfer.export_lines(self._ports, until, progress):
+                    file.write(line + b"\n")
+                    count += 1
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        return count
+
+    def import_(self, source: StrPath) -> int:
+        """Take an export into this journal, which must be empty; returns how many events. All or nothing."""
+        path = file_path(os.fspath(source))
+        if not path.is_file():
+            raise NotFound(f"There is no export at {path}.")
+        with path.open("rb") as lines:
+            secret, items = transfer.parse_lines(lines)
+            return self._ports.journal.restore(secret, items)
+
+    def _start(self, scope: Address | None) -> int:
+        return self.position() if scope is None else self.version(scope)
+
+    def _query(
+        self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
+    ) -> reading.Query:
+        stream = None if scope is None else Scope.of(scope).text
+        return reading.query_for(
+            self._acting, stream, after=after, until=until, types=tuple(types), backwards=backwards
+        )
+
+
+def _create(path: Path) -> Any:
+    try:
+        return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
+    except OSError as error:
+        raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None

@@ -1,0 +1,138 @@
+"""The composition root: a URL becomes ports. The only file that names a backend.
+
+Settings come from the call, else from the environment, else from their defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from holdfast.ambient import SystemClock, SystemIds
+from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
+from holdfast.flow import transfer
+from holdfast.flow.states import StateCache
+from holdfast.ports import Clock, Ids, Journal, Ports
+from holdfast.records.settings import Settings
+
+DURABILITIES = ("full", "fast")
+
+
+def settings_from_environment(environment: dict[str, str] | None = None) -> Settings:
+    """Every `HOLDFAST_…` variable that names a setting."""
+    source = os.environ if environment is None else environment
+    given: dict[str, int] = {}
+    for name in Settings.__struct_fields__:
+        variable = f"HOLDFAST_{name.upper()}"
+        text = source.get(variable)
+        if text is None or not text.strip():
+            continue
+        try:
+            given[name] = int(text)
+        except ValueError:
+            raise InvalidValue(f"{variable} must be a whole number, not {text!r}.") from None
+        if given[name] < 0:
+            raise InvalidValue(f"{variable} must not be negative.")
+    return Settings(**given)
+
+
+def open_journal(url: str | os.PathLike[str], settings: Settings, durability: str = "full") -> Journal:
+    """`memory:`, a path, or `sqlite:///path`."""
+    if durability not in DURABILITIES:
+        raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}.")
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text:
+        raise InvalidValue("Give the path of a journal file, or 'memory:'.")
+    if text == "memory:":
+        from holdfast.journal.memory import MemoryJournal
+
+        return MemoryJournal()
+    from holdfast.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(file_path(text), settings=settings, durability="full" if durability == "full" else "fast")
+
+
+def file_path(text: str) -> Path:
+    """The file that a path or URL names."""
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        if text == ":memory:":
+            raise InvalidValue("A journal in memory is opened with 'memory:'.")
+        if "\0" in text:
+            raise InvalidValue("A path cannot hold a NUL character.")
+        return Path(text)
+    if scheme != "sqlite":
+        raise Unsupported(
+            f"{scheme}:// is not a journal that this release opens. Use a path, sqlite:///path or memory:."
+        )
+    parts = urlsplit(text)
+    if parts.netloc or not parts.path.strip("/"):
+        raise InvalidValue(f"{text!r} names no file. Write sqlite:///relative.db or sqlite:////absolute.db.")
+    return Path(unquote(parts.path[1:]))
+
+
+def assemble(journal: Journal, settings: Settings, clock: Clock | None = None, ids: Ids | None = None) -> Ports:
+    """A journal with everything around it."""
+    clock = clock or SystemClock()
+    return Ports(
+        journal=journal,
+        clock=clock,
+        ids=ids or SystemIds(clock),
+        states=StateCache(settings.cached_streams),
+        settings=settings,
+    )
+
+
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    durability: str = "full",
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Ports:
+    """Ports for a URL."""
+    settings = settings or settings_from_environment()
+    return assemble(open_journal(url, settings, durability), settings, clock, ids)
+
+
+def restore(backup: str | os.PathLike[str], into: str | os.PathLike[str], *, seq: int | None = None) -> int:
+    """A backup as a journal at a new path, whole or up to one cursor; returns the number of its last event."""
+    source_path, target_path = file_path(os.fspath(backup)), file_path(os.fspath(into))
+    if not source_path.is_file():
+        raise NotFound(f"There is no backup at {source_path}.")
+    if target_path.exists():
+        raise Refused(f"{target_path} exists already. Give the path of a new file.")
+    if seq is not None and (not isinstance(seq, int) or seq < 0):
+        raise InvalidValue(f"seq must be a cursor of 0 or more, not {seq!r}.")
+    source = connect(source_path)
+    try:
+        if seq is None:
+            source.journal.backup(target_path)
+            return source.journal.position()
+        return _restore_until(source, target_path, seq)
+    finally:
+        source.journal.close()
+
+
+def _restore_until(source: Ports, target_path: Path, seq: int) -> int:
+    if seq > source.journal.position():
+        raise Refused(f"The backup ends at {source.journal.position()}, before {seq}. Give a smaller seq, or none.")
+    target = connect(target_path, settings=source.settings)
+    try:
+        return target.journal.restore(source.journal.secret, transfer.items(source, seq))
+    except BaseException:
+        target.journal.close()
+        for name in (target_path, *(target_path.with_name(target_path.name + end) for end in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+        raise
+    finally:
+        target.journal.close()
+
+
+def known_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Every setting, for the documentation and `holdfast doctor`."""
+    return msgspec.structs.fields(Settings)

@@ -1,0 +1,162 @@
+"""One canonical form of bytes for everything that is stored or hashed. No fallback, no tags.
+
+Plain JSON with sorted keys, finite floats, 64-bit integers, no NUL and no lone
+surrogates. A stored row can only ever become dict, list, str, int, float, bool or None,
+or one of the catalogue's records. What is not canonical is refused before it is written,
+because msgspec would write NaN as null and other types as strings without a word.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.upcast import upcast
+from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
+from holdfast.records.catalogue import event_type, known_type
+from holdfast.records.events.envelope import ERASED, Draft, Event, Sealed, StoredEvent
+from holdfast.records.ids import ulid_text
+from holdfast.records.settings import Settings
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_INT_LIMIT = 2**63
+
+
+def check_plain(value: object, nesting: int = 64) -> None:
+    """Refuse anything that has no canonical form. Walks without recursion, so depth is no danger."""
+    stack: list[tuple[Any, int]] = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        kind = type(item)
+        if kind is str:
+            if "\0" in item:
+                raise InvalidValue("Text holds a NUL character, which not every backend can store. Remove it.")
+        elif item is None or kind is bool:
+            continue
+        elif kind is int:
+            if not -_INT_LIMIT <= item < _INT_LIMIT:
+                raise InvalidValue(f"{str(item)[:30]} does not fit in 64 bits. Store large integers as strings.")
+        elif kind is float:
+            if not math.isfinite(item):
+                raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
+        elif depth >= nesting:
+            raise InvalidValue(f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact.")
+        elif kind is dict:
+            for key in item:
+                if type(key) is not str:
+                    raise InvalidValue(f"Object keys must be strings, not {type(key).__name__} ({key!r:.40}).")
+                if "\0" in key:
+                    raise InvalidValue("An object key holds a NUL character. Remove it.")
+            stack.extend((child, depth + 1) for child in item.values())
+        elif kind is list or kind is tuple:
+            stack.extend((child, depth + 1) for child in item)
+        elif isinstance(item, msgspec.Struct):
+            # A record is a level that the caller did not write: do not charge for it.
+            stack.extend((getattr(item, field), depth) for field in item.__struct_fields__)
+        else:
+            raise InvalidValue(
+                f"{type(item).__name__} is not plain JSON data. "
+                "Convert it to dict, list, str, int, float, bool or None first."
+            )
+
+
+def encode(value: object, nesting: int = 64) -> bytes:
+    """The canonical bytes of a value or record."""
+    check_plain(value, nesting)
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def decode(data: bytes, kind: type[T] | Any = Any) -> T:
+    """Bytes from the journal as a record or as plain data; anything unreadable is corruption."""
+    try:
+        value: T = _decoder(kind).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Corrupt(f"Stored data cannot be read ({error}). Run `holdfast verify`.") from None
+    return value
+
+
+def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> Sealed:
+    """A draft in canonical bytes, checked against the catalogue and the limits."""
+    row = known_type(draft.type)
+    if not isinstance(draft.facts, row.facts):
+        raise InvalidValue(f"{draft.type} needs facts of type {row.facts.__name__}, not {type(draft.facts).__name__}.")
+    if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
+        wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
+        raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
+    facts = encode(draft.facts, settings.nesting)
+    content = None if draft.content is None else encode(draft.content, settings.nesting)
+    sealed = Sealed(
+        id=id,
+        at=at,
+        type=draft.type,
+        schema=row.schema,
+        facts=facts,
+        content=content,
+        salt=None if content is None else salt,
+        subject=draft.subject,
+    )
+    if sealed.size > settings.event_bytes:
+        raise TooLarge(
+            f"{draft.type} has {sealed.size:,} bytes; an event may have {settings.event_bytes:,}. "
+            "Store the large part as an artifact and refer to it, or raise HOLDFAST_EVENT_BYTES."
+        )
+    return sealed
+
+
+def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
+    """Facts as the current record of the catalogue, or as a plain mapping if the type is unknown."""
+    row = event_type(type_name)
+    if row is None:
+        return decode(facts)
+    if schema == row.schema:
+        return decode(facts, row.facts)
+    if schema > row.schema:
+        raise NewerSchema(
+            f"{type_name} was written with schema {schema}; this release knows {row.schema}. Upgrade holdfast."
+        )
+    return msgspec.convert(upcast(type_name, schema, row.schema, decode(facts)), row.facts)
+
+
+def decode_event(stored: StoredEvent) -> Event:
+    """A stored event as readers get it."""
+    row = event_type(stored.type)
+    content: Any = None
+    if stored.content is not None:
+        content = decode(stored.content, row.content if row is not None and row.content is not None else Any)
+    elif stored.erased:
+        content = ERASED
+    return Event(
+        seq=stored.seq,
+        tenant=stored.tenant,
+        stream=stored.stream,
+        version=stored.version,
+        id=ulid_text(stored.id),
+        at=stored.at,
+        type=stored.type,
+        schema=stored.schema,
+        facts=decode_facts(stored.type, stored.schema, stored.facts),
+        content=content,
+        key=stored.key,
+        epoch=stored.epoch,
+        origin=stored.origin,
+        trust=stored.trust,
+        user=stored.user,
+        subject=stored.subject,
+        causation=None if stored.causation is None else ulid_text(stored.causation),
+        correlation=None if stored.correlation is None else ulid_text(stored.correlation),
+        app=stored.app,
+        hash=stored.hash.hex(),
+    )

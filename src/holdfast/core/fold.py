@@ -1,0 +1,253 @@
+"""state + event → state. Pure, and total: over the whole catalogue, unknown types and erased content.
+
+Reads facts only. Folding a stream from its first event gives exactly what loading its
+rows gives; ended frames leave the state, since only live work is needed to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.records.events import calls, frames
+from holdfast.records.events.envelope import Event
+from holdfast.records.frames import ENDED, Call, Frame, Handle, Question, ResultRef, StreamState
+from holdfast.records.usage import Usage
+
+Frames = dict[str, Frame]
+
+
+def fold(state: StreamState, event: Event) -> StreamState:
+    """The state after one more event."""
+    return fold_facts(state, event.type, event.facts, event.version, event.at)
+
+
+def fold_all(events: Iterable[Event], state: StreamState | None = None) -> StreamState:
+    """The state after many more events."""
+    state = state or StreamState()
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
+    """The state after an event with these facts at this place."""
+    if type_name == "lease.taken":
+        return replace(state, version=version, epoch=facts.epoch)
+    if type_name == "stream.closed":
+        return replace(state, version=version, closed=True)
+    rule = _RULES.get(type_name)
+    if rule is None:
+        return replace(state, version=version)
+    live = dict(state.frames)
+    rule(live, facts, version, at)
+    return replace(state, version=version, frames=live)
+
+
+def _change(live: Frames, frame_id: str, version: int, **changes: Any) -> None:
+    """Replace one live frame; events about ended or unknown frames change nothing."""
+    frame = live.get(frame_id)
+    if frame is not None:
+        live[frame_id] = replace(frame, version=version, **changes)
+
+
+def _spend(live: Frames, frame_id: str, version: int, usage: Usage, used: int, **changes: Any) -> None:
+    frame = live.get(frame_id)
+    if frame is not None:
+        total = replace(frame.usage + usage, model=None)
+        _change(live, frame_id, version, used=frame.used + used, usage=total, **changes)
+
+
+def _lend(live: Frames, frame_id: str, version: int, amount: int, **changes: Any) -> None:
+    frame = live.get(frame_id)
+    if frame is not None:
+        _change(live, frame_id, version, lent=frame.lent + amount, **changes)
+
+
+def _pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
+    live[facts.frame] = Frame(
+        id=facts.frame,
+        parent=facts.parent,
+        depth=facts.depth,
+        status="active",
+        granted=facts.granted,
+        limits=facts.limits,
+        pushed=version,
+        goal=version,
+        version=version,
+        created_at=at,
+        deadline=facts.deadline,
+    )
+    if facts.parent is not None:
+        _lend(live, facts.parent, version, facts.granted or 0, status="waiting")
+
+
+def _updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
+    named = ("status", "limits", "deadline", "granted", "context_hash")
+    changes = {name: value for name in named if (value := getattr(facts, name)) is not None}
+    if facts.texts:
+        changes["goal"] = version
+    _change(live, facts.frame, version, **changes)
+    if facts.status in ENDED:
+        live.pop(facts.frame, None)
+
+
+def _reserve(frame: Frame, purpose: str, amount: int) -> dict[str, Any]:
+    """The changes that reserving, or giving back, makes to a frame."""
+    left = frame.reservations.get(purpose, 0) + amount
+    reservations = {name: held for name, held in frame.reservations.items() if name != purpose}
+    if left:
+        reservations[purpose] = left
+    return {"reservations": reservations, "reserved": frame.reserved + amount}
+
+
+def _reserved(live: Frames, facts: frames.FrameReserved, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        _change(live, facts.frame, version, **_reserve(frame, facts.purpose, facts.amount))
+
+
+def _spent(live: Frames, facts: frames.FrameSpent, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    changes: dict[str, Any] = {}
+    if frame is not None and facts.purpose is not None and facts.from_reserved:
+        changes = _reserve(frame, facts.purpose, -facts.from_reserved)
+    _spend(live, facts.frame, version, facts.usage, facts.usage.spent, **changes)
+
+
+def _popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
+    live.pop(facts.frame, None)
+    if facts.parent is not None:
+        _settle(live, facts.parent, facts, version)
+
+
+def _settle(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> None:
+    changes: dict[str, Any] = {"status": "active"} if facts.wakes_parent else {}
+    _lend(live, parent, version, -facts.granted, **changes)
+    _spend(live, parent, version, facts.usage, facts.used)
+
+
+def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int) -> None:
+    question = Question(
+        id=facts.question,
+        kind=facts.kind,
+        prior=facts.prior,
+        version=version,
+        suspended_at=at,
+        released=facts.released,
+        expires_at=facts.expires_at,
+        on_expiry=facts.on_expiry,
+        until=facts.until,
+        token=facts.token,
+    )
+    _change(live, facts.frame, version, status="suspended", question=question)
+    if facts.parent is not None and facts.released:
+        _lend(live, facts.parent, version, -facts.released)
+
+
+def _resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
+    changes: dict[str, Any] = {} if facts.deadline is None else {"deadline": facts.deadline}
+    _change(live, facts.frame, version, status=facts.status, question=None, **changes)
+    if facts.parent is not None and facts.reserved_again:
+        _lend(live, facts.parent, version, facts.reserved_again)
+
+
+def _question(live: Frames, frame_id: str, **changes: Any) -> None:
+    """Change a question without touching its frame: an answer may come while the owner works."""
+    frame = live.get(frame_id)
+    if frame is not None and frame.question is not None:
+        live[frame_id] = replace(frame, question=replace(frame.question, **changes))
+
+
+def _handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is None:
+        return
+    handle = Handle(
+        id=facts.handle,
+        kind=facts.kind,
+        priority=facts.priority,
+        position=facts.position,
+        tokens=facts.tokens,
+        version=version,
+    )
+    _change(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
+
+
+def _handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str | None, version: int) -> None:
+    frame = live.get(frame_id)
+    if frame is None:
+        return
+    changed = dict(frame.handles)
+    for name in handles:
+        if name in changed:
+            changed[name] = replace(changed[name], removed=removed)
+    _change(live, frame_id, version, handles=changed)
+
+
+def _result_added(live: Frames, facts: frames.ResultAdded, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
+        ordered = sorted((*frame.results, result), key=lambda ref: ref.position)
+        _change(live, facts.frame, version, results=tuple(ordered))
+
+
+def _requested(live: Frames, kind: str, name: str | None, facts: Any, version: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
+        tool_calls = frame.tool_calls + (kind == "tool")
+        _change(live, facts.frame, version, calls={**frame.calls, facts.call: call}, tool_calls=tool_calls)
+
+
+def _returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        pending = {id: call for id, call in frame.calls.items() if id != facts.call}
+        _spend(live, facts.frame, version, usage, usage.spent, calls=pending, error=version if failed else None)
+
+
+def _responded(live: Frames, facts: calls.ModelResponded, version: int, at: int) -> None:
+    usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
+    _returned(live, facts, version, usage, failed=False)
+
+
+_NOTHING = Usage()
+
+_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
+    "frame.pushed": _pushed,
+    "frame.updated": _updated,
+    "frame.reserved": _reserved,
+    "frame.spent": _spent,
+    "frame.popped": _popped,
+    "frame.suspended": _suspended,
+    "frame.resumed": _resumed,
+    "frame.overdue": lambda live, facts, version, at: _change(live, facts.frame, version),
+    "frame.handle_added": _handle_added,
+    "frame.handles_removed": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.handles, facts.removal, version
+    ),
+    "frame.handles_restored": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.handles, None, version
+    ),
+    "frame.compacted": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.removed, facts.compaction, version
+    ),
+    "frame.result_added": _result_added,
+    "child.pushed": lambda live, facts, version, at: _lend(live, facts.frame, version, facts.granted, status="waiting"),
+    "child.settled": lambda live, facts, version, at: _settle(live, facts.frame, facts, version),
+    "question.answered": lambda live, facts, version, at: _question(live, facts.frame, answer=version),
+    "question.reissued": lambda live, facts, version, at: _question(
+        live, facts.frame, token=facts.token, expires_at=facts.expires_at
+    ),
+    "model.requested": lambda live, facts, version, at: _requested(live, "model", facts.model, facts, version),
+    "model.responded": _responded,
+    "model.failed": lambda live, facts, version, at: _returned(live, facts, version, facts.usage, failed=True),
+    "tool.requested": lambda live, facts, version, at: _requested(live, "tool", facts.name, facts, version),
+    "tool.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
+    "run.requested": lambda live, facts, version, at: _requested(live, "run", facts.name, facts, version),
+    "run.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
+}

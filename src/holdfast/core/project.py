@@ -1,0 +1,275 @@
+"""event → row changes. Stateless, so that inbox events commute and a rebuild needs no memory.
+
+Everything a row needs is in the event's facts; amounts are added, never computed from
+a state that another writer may have changed. Unknown types change no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from holdfast.records.events import calls, frames
+from holdfast.records.frames import Limits
+from holdfast.records.ids import ulid_bytes
+from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Row, Update
+from holdfast.records.usage import Usage
+
+
+class Place(NamedTuple):
+    """Where and when the event happened, as far as rows need to know."""
+
+    version: int
+    at: int
+
+
+def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
+    """The row changes of one event, in the order in which they must be applied."""
+    rule = _RULES.get(type_name)
+    changes = rule(facts, Place(version, at)) if rule is not None else []
+    artifacts = getattr(facts, "artifacts", None)
+    if artifacts:
+        changes.extend(
+            Replace("artifact_refs", {"artifact": bytes.fromhex(name), "stream_version": version}) for name in artifacts
+        )
+    return changes
+
+
+def _frame(frame: str, place: Place, values: Row | None = None, amounts: dict[str, int] | None = None) -> Update:
+    """A change of one frame's row, which notes the version that made it."""
+    return Update("frames", (ulid_bytes(frame),), {**(values or {}), "version": place.version}, amounts or {})
+
+
+def _used(usage: Usage, used: int) -> dict[str, int]:
+    amounts = {
+        "used": used,
+        "input_tokens": usage.input,
+        "cached_input_tokens": usage.cached_input,
+        "cache_write_tokens": usage.cache_write,
+        "output_tokens": usage.output,
+        "reasoning_tokens": usage.reasoning,
+        "cost": usage.cost or 0,
+    }
+    return {column: amount for column, amount in amounts.items() if amount}
+
+
+def _limits(limits: Limits) -> Row:
+    return {
+        "max_context_tokens": limits.context_tokens,
+        "max_tool_calls": limits.tool_calls,
+        "max_subframe_depth": limits.depth,
+        "timeout_ms": limits.timeout_ms,
+    }
+
+
+def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
+        "depth": facts.depth,
+        "status": "active",
+        "granted": facts.granted,
+        "used": 0,
+        "reserved": 0,
+        "lent": 0,
+        "input_tokens": 0,
+        "cached_input_tokens": 0,
+        "cache_write_tokens": 0,
+        "output_tokens": 0,
+        "reasoning_tokens": 0,
+        "cost": 0,
+        "tool_calls": 0,
+        **_limits(facts.limits),
+        "deadline": facts.deadline,
+        "created_at": place.at,
+        "completed_at": None,
+        "pushed_version": place.version,
+        "goal_version": place.version,
+        "version": place.version,
+        "error_version": None,
+        "context_hash": None,
+    }
+    changes: list[Change] = [Put("frames", row)]
+    if facts.parent is not None:
+        changes.append(_frame(facts.parent, place, {"status": "waiting"}, _lent(facts.granted or 0)))
+    return changes
+
+
+def _lent(amount: int) -> dict[str, int]:
+    return {"lent": amount} if amount else {}
+
+
+def _updated(facts: frames.FrameUpdated, place: Place) -> list[Change]:
+    values: Row = {}
+    if facts.status is not None:
+        values["status"] = facts.status
+    if facts.limits is not None:
+        values.update(_limits(facts.limits))
+    if facts.deadline is not None:
+        values["deadline"] = facts.deadline
+    if facts.granted is not None:
+        values["granted"] = facts.granted
+    if facts.context_hash is not None:
+        values["context_hash"] = bytes.fromhex(facts.context_hash)
+    if facts.texts:
+        values["goal_version"] = place.version
+    return [_frame(facts.frame, place, values)]
+
+
+def _reserved(facts: frames.FrameReserved, place: Place) -> list[Change]:
+    return [
+        Bump("frame_reservations", (ulid_bytes(facts.frame), facts.purpose), {"amount": facts.amount}),
+        _frame(facts.frame, place, amounts={"reserved": facts.amount}),
+    ]
+
+
+def _spent(facts: frames.FrameSpent, place: Place) -> list[Change]:
+    amounts = _used(facts.usage, facts.usage.spent)
+    changes: list[Change] = []
+    if facts.purpose is not None and facts.from_reserved:
+        amounts["reserved"] = -facts.from_reserved
+        key = (ulid_bytes(facts.frame), facts.purpose)
+        changes.append(Bump("frame_reservations", key, {"amount": -facts.from_reserved}))
+    changes.append(_frame(facts.frame, place, amounts=amounts))
+    return changes
+
+
+def _popped(facts: frames.FramePopped, place: Place) -> list[Change]:
+    changes: list[Change] = [_frame(facts.frame, place, {"status": facts.status, "completed_at": place.at})]
+    if facts.parent is not None:
+        changes.append(_settle(facts.parent, facts, place))
+    return changes
+
+
+def _settle(parent: str, facts: frames.FramePopped | frames.ChildSettled, place: Place) -> Update:
+    values: Row = {"status": "active"} if facts.wakes_parent else {}
+    return _frame(parent, place, values, {**_used(facts.usage, facts.used), **_lent(-facts.granted)})
+
+
+def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "question_id": ulid_bytes(facts.question),
+        "kind": facts.kind,
+        "prior": facts.prior,
+        "version": place.version,
+        "suspended_at": place.at,
+        "released": facts.released,
+        "expires_at": facts.expires_at,
+        "on_expiry": facts.on_expiry,
+        "until": facts.until,
+        "token_id": None if facts.token is None else bytes.fromhex(facts.token),
+        "answer_version": None,
+    }
+    changes: list[Change] = [Put("suspended_frames", row), _frame(facts.frame, place, {"status": "suspended"})]
+    if facts.parent is not None and facts.released:
+        changes.append(_frame(facts.parent, place, amounts=_lent(-facts.released)))
+    return changes
+
+
+def _resumed(facts: frames.FrameResumed, place: Place) -> list[Change]:
+    values: Row = {"status": facts.status}
+    if facts.deadline is not None:
+        values["deadline"] = facts.deadline
+    changes: list[Change] = [
+        Drop("suspended_frames", (ulid_bytes(facts.frame),)),
+        _frame(facts.frame, place, values),
+    ]
+    if facts.parent is not None and facts.reserved_again:
+        changes.append(_frame(facts.parent, place, amounts=_lent(facts.reserved_again)))
+    return changes
+
+
+def _answered(facts: frames.QuestionAnswered, place: Place) -> list[Change]:
+    return [Update("suspended_frames", (ulid_bytes(facts.frame),), {"answer_version": place.version})]
+
+
+def _reissued(facts: frames.QuestionReissued, place: Place) -> list[Change]:
+    values: Row = {"token_id": bytes.fromhex(facts.token), "expires_at": facts.expires_at}
+    return [Update("suspended_frames", (ulid_bytes(facts.frame),), values)]
+
+
+def _handle_added(facts: frames.HandleAdded, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "handle_id": facts.handle,
+        "handle_type": facts.kind,
+        "priority": facts.priority,
+        "position": facts.position,
+        "estimated_tokens": facts.tokens,
+        "version": place.version,
+        "removed": None,
+    }
+    return [Replace("frame_handles", row), _frame(facts.frame, place)]
+
+
+def _handles(frame: str, handles: tuple[str, ...], removed: str | None, place: Place) -> list[Change]:
+    raw = ulid_bytes(frame)
+    changes: list[Change] = [Update("frame_handles", (raw, handle), {"removed": removed}) for handle in handles]
+    changes.append(_frame(frame, place))
+    return changes
+
+
+def _result_added(facts: frames.ResultAdded, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "position": facts.position,
+        "result_type": facts.kind,
+        "ref_id": facts.ref,
+        "version": place.version,
+    }
+    return [Put("frame_results", row), _frame(facts.frame, place)]
+
+
+def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "call_id": ulid_bytes(facts.call),
+        "kind": kind,
+        "name": name,
+        "if_interrupted": facts.if_interrupted,
+        "version": place.version,
+    }
+    return [Put("frame_calls", row), _frame(facts.frame, place, amounts={"tool_calls": 1} if kind == "tool" else None)]
+
+
+def _returned(facts: Any, place: Place, usage: Usage, failed: bool) -> list[Change]:
+    return [
+        Drop("frame_calls", (ulid_bytes(facts.frame), ulid_bytes(facts.call))),
+        _frame(facts.frame, place, {"error_version": place.version if failed else None}, _used(usage, usage.spent)),
+    ]
+
+
+def _responded(facts: calls.ModelResponded, place: Place) -> list[Change]:
+    usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
+    return _returned(facts, place, usage, failed=False)
+
+
+_NOTHING = Usage()
+
+_RULES: dict[str, Callable[[Any, Place], list[Change]]] = {
+    "frame.pushed": _pushed,
+    "frame.updated": _updated,
+    "frame.reserved": _reserved,
+    "frame.spent": _spent,
+    "frame.popped": _popped,
+    "frame.suspended": _suspended,
+    "frame.resumed": _resumed,
+    "frame.overdue": lambda facts, place: [_frame(facts.frame, place)],
+    "frame.handle_added": _handle_added,
+    "frame.handles_removed": lambda facts, place: _handles(facts.frame, facts.handles, facts.removal, place),
+    "frame.handles_restored": lambda facts, place: _handles(facts.frame, facts.handles, None, place),
+    "frame.compacted": lambda facts, place: _handles(facts.frame, facts.removed, facts.compaction, place),
+    "frame.result_added": _result_added,
+    "child.pushed": lambda facts, place: [_frame(facts.frame, place, {"status": "waiting"}, _lent(facts.granted))],
+    "child.settled": lambda facts, place: [_settle(facts.frame, facts, place)],
+    "question.answered": _answered,
+    "question.reissued": _reissued,
+    "model.requested": lambda facts, place: _requested("model", facts.model, facts, place),
+    "model.responded": _responded,
+    "model.failed": lambda facts, place: _returned(facts, place, facts.usage, failed=True),
+    "tool.requested": lambda facts, place: _requested("tool", facts.name, facts, place),
+    "tool.returned": lambda facts, place: _returned(facts, place, _NOTHING, failed=facts.failed),
+    "run.requested": lambda facts, place: _requested("run", facts.name, facts, place),
+    "run.returned": lambda facts, place: _returned(facts, place, _NOTHING, failed=facts.failed),
+}

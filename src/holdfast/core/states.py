@@ -1,0 +1,125 @@
+"""rows → state: what a backend read for a stream, as the state that folding its events gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.records.batches import Head
+from holdfast.records.frames import Call, Frame, Handle, Limits, Question, ResultRef, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.usage import Usage
+
+Rows = Mapping[str, Iterable[Mapping[str, Any]]]
+
+
+def assemble(head: Head, rows: Rows) -> StreamState:
+    """A stream's state from its head and the rows of its live frames, one list per table."""
+    frames = {ulid_text(row["frame_id"]): dict(row) for row in rows["frames"]}
+    parts: dict[str, dict[str, Any]] = {
+        id: {"reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
+    }
+    for row in rows["frame_reservations"]:
+        if row["amount"]:
+            parts[ulid_text(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
+    for row in rows["frame_handles"]:
+        parts[ulid_text(row["frame_id"])]["handles"][row["handle_id"]] = _handle(row)
+    for row in rows["frame_results"]:
+        parts[ulid_text(row["frame_id"])]["results"].append(_result(row))
+    for row in rows["frame_calls"]:
+        call = _call(row)
+        parts[ulid_text(row["frame_id"])]["calls"][call.id] = call
+    for row in rows["suspended_frames"]:
+        parts[ulid_text(row["frame_id"])]["question"] = _question(row)
+    return StreamState(
+        version=head.version,
+        epoch=head.epoch,
+        closed=head.closed,
+        frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
+    )
+
+
+def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
+    return Frame(
+        id=id,
+        parent=_ulid(row["parent_frame_id"]),
+        depth=row["depth"],
+        status=row["status"],
+        granted=row["granted"],
+        limits=Limits(
+            context_tokens=row["max_context_tokens"],
+            tool_calls=row["max_tool_calls"],
+            depth=row["max_subframe_depth"],
+            timeout_ms=row["timeout_ms"],
+        ),
+        pushed=row["pushed_version"],
+        goal=row["goal_version"],
+        version=row["version"],
+        created_at=row["created_at"],
+        deadline=row["deadline"],
+        used=row["used"],
+        reserved=row["reserved"],
+        lent=row["lent"],
+        tool_calls=row["tool_calls"],
+        usage=Usage(
+            input=row["input_tokens"],
+            cached_input=row["cached_input_tokens"],
+            cache_write=row["cache_write_tokens"],
+            output=row["output_tokens"],
+            reasoning=row["reasoning_tokens"],
+            cost=row["cost"],
+        ),
+        error=row["error_version"],
+        context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
+        reservations=parts["reservations"],
+        handles=parts["handles"],
+        results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
+        calls=parts["calls"],
+        question=parts.get("question"),
+    )
+
+
+def _handle(row: Mapping[str, Any]) -> Handle:
+    return Handle(
+        id=row["handle_id"],
+        kind=row["handle_type"],
+        priority=row["priority"],
+        position=row["position"],
+        tokens=row["estimated_tokens"],
+        version=row["version"],
+        removed=row["removed"],
+    )
+
+
+def _result(row: Mapping[str, Any]) -> ResultRef:
+    return ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
+
+
+def _call(row: Mapping[str, Any]) -> Call:
+    return Call(
+        id=ulid_text(row["call_id"]),
+        kind=row["kind"],
+        name=row["name"],
+        if_interrupted=row["if_interrupted"],
+        version=row["version"],
+    )
+
+
+def _question(row: Mapping[str, Any]) -> Question:
+    return Question(
+        id=ulid_text(row["question_id"]),
+        kind=row["kind"],
+        prior=row["prior"],
+        version=row["version"],
+        suspended_at=row["suspended_at"],
+        released=row["released"],
+        expires_at=row["expires_at"],
+        on_expiry=row["on_expiry"],
+        until=row["until"],
+        token=None if row["token_id"] is None else row["token_id"].hex(),
+        answer=row["answer_version"],
+    )
+
+
+def _ulid(raw: bytes | None) -> str | None:
+    return None if raw is None else ulid_text(raw)

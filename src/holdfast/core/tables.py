@@ -1,0 +1,122 @@
+"""The projection tables as data: names, columns, keys and references. No SQL.
+
+Backends prepend `tenant` to every key, and `stream` to every row. An event changes
+only rows of its own stream, so a stream can be verified alone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One projection. `key` is unique within a tenant."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    references: tuple[tuple[str, str], ...] = ()
+    """(column, table) pairs: the column, if not null, must be the first key column of a row there."""
+    per_stream: bool = False
+    """Whether the key is unique within a stream only, rather than within the tenant."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Key columns, then the others."""
+        return self.key + self.columns
+
+
+FRAMES = Table(
+    "frames",
+    ("frame_id",),
+    (
+        "parent_frame_id",
+        "depth",
+        "status",
+        "granted",
+        "used",
+        "reserved",
+        "lent",
+        "input_tokens",
+        "cached_input_tokens",
+        "cache_write_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "cost",
+        "tool_calls",
+        "max_context_tokens",
+        "max_tool_calls",
+        "max_subframe_depth",
+        "timeout_ms",
+        "deadline",
+        "created_at",
+        "completed_at",
+        "pushed_version",
+        "goal_version",
+        "version",
+        "error_version",
+        "context_hash",
+    ),
+    references=(("parent_frame_id", "frames"),),
+)
+
+FRAME_HANDLES = Table(
+    "frame_handles",
+    ("frame_id", "handle_id"),
+    ("handle_type", "priority", "position", "estimated_tokens", "version", "removed"),
+    references=(("frame_id", "frames"),),
+)
+
+FRAME_RESULTS = Table(
+    "frame_results",
+    ("frame_id", "position"),
+    ("result_type", "ref_id", "version"),
+    references=(("frame_id", "frames"),),
+)
+
+FRAME_RESERVATIONS = Table(
+    "frame_reservations", ("frame_id", "purpose"), ("amount",), references=(("frame_id", "frames"),)
+)
+
+FRAME_CALLS = Table(
+    "frame_calls",
+    ("frame_id", "call_id"),
+    ("kind", "name", "if_interrupted", "version"),
+    references=(("frame_id", "frames"),),
+)
+
+SUSPENDED_FRAMES = Table(
+    "suspended_frames",
+    ("frame_id",),
+    (
+        "question_id",
+        "kind",
+        "prior",
+        "version",
+        "suspended_at",
+        "released",
+        "expires_at",
+        "on_expiry",
+        "until",
+        "token_id",
+        "answer_version",
+    ),
+    references=(("frame_id", "frames"),),
+)
+
+ARTIFACT_REFS = Table(
+    "artifact_refs", ("artifact", "stream_version"), (), (("artifact", "artifacts"),), per_stream=True
+)
+
+# Parents before children: the order in which rows can be inserted.
+PROJECTIONS: tuple[Table, ...] = (
+    FRAMES,
+    FRAME_HANDLES,
+    FRAME_RESULTS,
+    FRAME_RESERVATIONS,
+    FRAME_CALLS,
+    SUSPENDED_FRAMES,
+    ARTIFACT_REFS,
+)
+
+TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}

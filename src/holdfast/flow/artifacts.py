@@ -1,0 +1,48 @@
+"""Artifacts: large bodies, stored once per tenant under a keyed digest of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from holdfast.errors import InvalidValue, NotFound, TooLarge
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import ERASED, Erased
+
+DAY_MS = 86_400_000
+
+
+def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
+    """Keyed, so that a name tells nothing to who does not have the journal; per tenant, so that no one sees another's."""
+    key = hmac.digest(secret, tenant.encode(), "sha256")
+    return hmac.digest(key, body, hashlib.sha256)
+
+
+def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
+    """A body made ready for the append that refers to it; large ones are on disk when this returns."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
+    body = bytes(body)
+    if len(body) > ports.settings.artifact_bytes:
+        raise TooLarge(
+            f"The artifact has {len(body):,} bytes; {ports.settings.artifact_bytes:,} are allowed. "
+            "Split it, or raise HOLDFAST_ARTIFACT_BYTES."
+        )
+    name = artifact_name(ports.journal.secret, acting.tenant, body)
+    return ports.journal.place_artifact(acting.tenant, name, body, ports.clock.now_ms())
+
+
+def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
+    """An artifact's bytes by its name in hexadecimal."""
+    try:
+        raw = bytes.fromhex(name)
+    except (ValueError, TypeError):
+        raise NotFound(f"{name!r} is not the name of an artifact.") from None
+    body = ports.journal.artifact(acting.tenant, raw)
+    return ERASED if body is None else body
+
+
+def collect(ports: Ports) -> int:
+    """Remove what nothing has referred to for a day."""
+    return ports.journal.collect(ports.clock.now_ms() - DAY_MS)

@@ -1,0 +1,70 @@
+"""The cache of stream states: least recently used goes first, and nothing depends on it.
+
+It is filled after a commit with what was committed, dropped on any error, and correct when
+switched off. The locks serialise deciding within this process, so that callers on one
+stream do not waste each other's work; between processes the expected version decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from holdfast.records.frames import StreamState
+
+STRIPES = 256
+
+
+class StateCache:
+    """At most `capacity` states; 0 keeps none."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[tuple[str, str], StreamState] = OrderedDict()
+        self._mutex = threading.Lock()
+        # A fixed number of locks: streams that share one only wait a little longer.
+        self._stripes = [threading.Lock() for _ in range(STRIPES)]
+
+    def get(self, tenant: str, stream: str) -> StreamState | None:
+        """A state that may be out of date, or None."""
+        with self._mutex:
+            state = self._kept.get((tenant, stream))
+            if state is not None:
+                self._kept.move_to_end((tenant, stream))
+            return state
+
+    def put(self, tenant: str, stream: str, state: StreamState) -> None:
+        """Remember a committed state, unless a newer one is known."""
+        if not self._capacity:
+            return
+        with self._mutex:
+            known = self._kept.get((tenant, stream))
+            if known is not None and known.version > state.version:
+                return
+            self._kept[tenant, stream] = state
+            self._kept.move_to_end((tenant, stream))
+            while len(self._kept) > self._capacity:
+                self._kept.popitem(last=False)
+
+    def drop(self, tenant: str, stream: str) -> None:
+        """Forget one state."""
+        with self._mutex:
+            self._kept.pop((tenant, stream), None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._mutex:
+            self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @contextmanager
+    def locked(self, tenant: str, streams: Iterable[str]) -> Iterator[None]:
+        """Decide about these streams alone; always taken in the same order, so never in a circle."""
+        with ExitStack() as stack:
+            for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
+                stack.enter_context(self._stripes[stripe])
+            yield

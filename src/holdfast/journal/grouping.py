@@ -1,0 +1,135 @@
+"""Group commit: callers queue, one of them commits for all, every one of them is answered.
+
+The caller that finds nobody leading leads: it takes what is queued, commits it in one
+transaction, settles every member and hands the lead to the next in line. No thread of
+our own, nothing to stop at exit, and one caller alone pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.records.batches import Appended, Batch
+
+
+class Member:
+    """One caller's batch on its way: settled exactly once, with an answer or an error."""
+
+    __slots__ = ("_turn", "answer", "batch", "error", "promoted")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.answer: Appended | None = None
+        self.error: HoldfastError | None = None
+        self.promoted = False
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    @property
+    def settled(self) -> bool:
+        """Whether this member has its answer."""
+        return self.answer is not None or self.error is not None
+
+    def wait(self) -> None:
+        """Block until settled or promoted."""
+        self._turn.acquire()
+
+    def wake(self) -> None:
+        """Let the caller go on."""
+        self._turn.release()
+
+    def result(self) -> Appended:
+        """The answer, or the error raised in the caller's own thread."""
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None, "a member was left unsettled"
+        return self.answer
+
+
+class Group:
+    """The queue and its lead. `commit` writes members and settles them; it may raise."""
+
+    def __init__(self, commit: Callable[[Sequence[Member]], None], *, members: int, size: int) -> None:
+        self._commit = commit
+        self._members = members
+        self._size = size
+        self._mutex = threading.Lock()
+        self._queue: deque[Member] = deque()
+        self._leading = False
+
+    def submit(self, batch: Batch) -> Appended:
+        """Have a batch written, by this thread or by another's commit."""
+        member = Member(batch)
+        with self._mutex:
+            self._queue.append(member)
+            leads = not self._leading
+            self._leading = True
+        if not leads:
+            self._follow(member)
+        if not member.settled:
+            self._lead()
+        return member.result()
+
+    def _follow(self, member: Member) -> None:
+        try:
+            member.wait()
+        except BaseException:
+            # Interrupted while waiting: leave the queue, and never take the lead along.
+            with self._mutex:
+                if not member.promoted:
+                    if member in self._queue:
+                        self._queue.remove(member)
+                    raise
+            self._pass_on(member)
+            raise
+
+    def _pass_on(self, member: Member) -> None:
+        with self._mutex:
+            if member in self._queue:
+                self._queue.remove(member)
+        self._hand_over()
+
+    def _lead(self) -> None:
+        members = self._take()
+        try:
+            self._commit(members)
+        finally:
+            for member in members:
+                if not member.settled:
+                    member.error = Unavailable(
+                        "The commit was interrupted before it began and nothing was written. Try again."
+                    )
+            self._hand_over()
+            # The first member is this thread's own; the others are asleep.
+            for member in members[1:]:
+                member.wake()
+
+    def _take(self) -> list[Member]:
+        members: list[Member] = []
+        size = 0
+        with self._mutex:
+            while self._queue and len(members) < self._members:
+                size += self._queue[0].batch.size
+                if members and size > self._size:
+                    break
+                members.append(self._queue.popleft())
+        return members
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            if not self._queue:
+                self._leading = False
+                return
+            heir = self._queue[0]
+            heir.promoted = True
+        heir.wake()
+
+
+def settle_unknown(members: Sequence[Member]) -> None:
+    """Tell everybody whose commit failed that it may have happened."""
+    for member in members:
+        if not member.settled:
+            member.error = OutcomeUnknown()

@@ -1,0 +1,338 @@
+"""The journal in memory: the executable specification. Every rule in the plainest words.
+
+It keeps nothing beyond its process and passes the same contract as the durable backends.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.admit import CLOSES_STREAM, half_written, next_epoch, refusal, repeats
+from holdfast.core.chain import content_mac
+from holdfast.core.codec import decode_facts
+from holdfast.core.place import new_head, place
+from holdfast.core.project import project
+from holdfast.core.states import assemble
+from holdfast.core.tables import PROJECTIONS
+from holdfast.errors import Closed, NotFound, Refused, Unsupported
+from holdfast.journal.rows_in_memory import MemoryTables
+from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
+from holdfast.records.events.envelope import Sealed, Source, StoredEvent
+from holdfast.records.frames import LIVE, StreamState
+from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
+from holdfast.records.rows import Row
+
+Stream = tuple[str, str]
+
+
+class MemoryJournal:
+    """Events, heads and rows in lists and dicts under one lock."""
+
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_bytes(32)
+        self._lock = threading.RLock()
+        self._watchers: list[Callable[[], None]] = []
+        self._closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """An empty journal."""
+        self._events: list[StoredEvent] = []
+        self._streams: dict[Stream, list[int]] = {}
+        self._heads: dict[Stream, Head] = {}
+        self._keys: dict[tuple[str, str, str], int] = {}
+        self._ids: dict[tuple[str, bytes], int] = {}
+        self._subjects: dict[str, list[Subject]] = {}
+        self._artifacts: dict[tuple[str, bytes], Artifact] = {}
+        self._tables = MemoryTables()
+
+    # writing
+
+    def append(self, batch: Batch) -> Appended:
+        """Check every part, then write all of them."""
+        with self._open():
+            earlier = self._earlier(batch)
+            if earlier is not None:
+                return earlier
+            heads: dict[str, Head] = {}
+            for part in batch.parts:
+                head = heads.get(part.stream) or self._head(batch.tenant, part.stream)
+                problem = refusal(part, head)
+                if problem is not None:
+                    raise problem
+                heads[part.stream] = head
+            appended = self._write(batch, heads)
+        for callback in list(self._watchers):
+            callback()
+        return appended
+
+    def _head(self, tenant: str, stream: str) -> Head:
+        known = self._heads.get((tenant, stream))
+        return known if known is not None else new_head(tenant, stream, len(self._heads) + 1)
+
+    def _earlier(self, batch: Batch) -> Appended | None:
+        """The answer given before, if every part was already written under its key or event id."""
+        found = [self._stored(batch.tenant, part) for part in batch.parts]
+        if not any(found):
+            return None
+        for part, stored in zip(batch.parts, found, strict=True):
+            problem = repeats(part, stored) if stored else half_written(part)
+            if problem is not None:
+                raise problem
+        placed = (Placed(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
+        return Appended(parts=tuple(placed), repeated=True)
+
+    def _stored(self, tenant: str, part: Part) -> list[StoredEvent]:
+        if part.key is not None:
+            return self.by_key(tenant, part.stream, part.key)
+        seq = self._ids.get((tenant, part.events[0].id))
+        return [] if seq is None else self._events[seq - 1 : seq - 1 + len(part.events)]
+
+    def _write(self, batch: Batch, heads: dict[str, Head]) -> Appended:
+        before = self._tables.mark()
+        known = {name: list(subjects) for name, subjects in self._subjects.items()}
+        written: list[StoredEvent] = []
+        placed: list[Placed] = []
+        try:
+            for artifact in batch.artifacts:
+                self._tables.known_artifacts.add((batch.tenant, artifact.name))
+            for part in batch.parts:
+                head = heads[part.stream]
+                seq = len(self._events) + len(written) + 1
+                events, after = place(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
+                for event in events:
+                    self._project(event)
+                heads[part.stream] = replace(after, id=head.id)
+                written.extend(events)
+                placed.append(
+                    Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+                )
+        except BaseException:
+            self._tables.undo(before)
+            self._subjects = known
+            raise
+        for artifact in batch.artifacts:
+            self._artifacts[batch.tenant, artifact.name] = artifact
+        self._keep(written)
+        self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
+        return Appended(parts=tuple(placed))
+
+    def _project(self, event: StoredEvent) -> None:
+        facts = decode_facts(event.type, event.schema, event.facts)
+        for change in project(event.type, facts, event.version, event.at):
+            self._tables.apply(event.tenant, event.stream, change)
+
+    def _keep(self, events: Iterable[StoredEvent]) -> None:
+        for event in events:
+            self._events.append(event)
+            self._streams.setdefault((event.tenant, event.stream), []).append(event.seq)
+            self._ids[event.tenant, event.id] = event.seq
+            if event.key is not None:
+                self._keys[event.tenant, event.stream, event.key] = event.seq
+
+    def _pseudonym(self, tenant: str, name: str) -> int:
+        subjects = self._subjects.setdefault(tenant, [])
+        for subject in subjects:
+            if subject.name == name:
+                return subject.id
+        subjects.append(Subject(id=len(subjects) + 1, name=name))
+        return len(subjects)
+
+    # reading
+
+    def head(self, tenant: str, stream: str) -> Head | None:
+        with self._open():
+            return self._heads.get((tenant, stream))
+
+    def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
+        with self._open():
+            names = sorted(stream for owner, stream in self._heads if owner == tenant and stream > after)
+            return [self._heads[tenant, name] for name in names[:limit]]
+
+    def tenants(self) -> list[str]:
+        with self._open():
+            return sorted({tenant for tenant, _ in self._heads} | set(self._subjects))
+
+    def load(self, tenant: str, stream: str) -> StreamState:
+        with self._open():
+            head = self._heads.get((tenant, stream))
+            if head is None:
+                return StreamState()
+            live = {row["frame_id"] for row in self._tables.of(tenant, stream, "frames") if row["status"] in LIVE}
+            rows = {
+                table.name: [row for row in self._tables.of(tenant, stream, table.name) if row.get("frame_id") in live]
+                for table in PROJECTIONS
+            }
+            return assemble(head, rows)
+
+    def read(self, query: Query) -> list[StoredEvent]:
+        with self._open():
+            if query.stream is None:
+                found = [event for event in self._events if event.tenant == query.tenant and _within(query, event.seq)]
+            else:
+                seqs = self._streams.get((query.tenant, query.stream), [])
+                found = [self._events[seq - 1] for seq in seqs if _within(query, self._events[seq - 1].version)]
+            if query.types:
+                found = [event for event in found if event.type in query.types]
+            if query.backwards:
+                found.reverse()
+            return found[: query.limit]
+
+    def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
+        with self._open():
+            seq = self._keys.get((tenant, stream, key))
+            if seq is None:
+                return []
+            first = self._events[seq - 1]
+            return [self._events[seq - 1 + offset] for offset in range(first.rest + 1)]
+
+    def position(self) -> int:
+        with self._open():
+            return len(self._events)
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    # artifacts and subjects
+
+    def artifact(self, tenant: str, name: bytes) -> bytes | None:
+        with self._open():
+            kept = self._artifacts.get((tenant, name))
+            if kept is None:
+                raise NotFound(f"There is no artifact {name.hex()} in this journal.")
+            return kept.body
+
+    def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
+        return Artifact(name=name, size=len(body), at=at, body=body)
+
+    def collect(self, before_ms: int) -> int:
+        # An artifact enters with the event that refers to it, so nothing is ever left over here.
+        return 0
+
+    def subjects(self, tenant: str) -> list[Subject]:
+        with self._open():
+            return list(self._subjects.get(tenant, ()))
+
+    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
+        with self._open():
+            known = next((s for s in self._subjects.get(tenant, ()) if s.name == subject), None)
+            if known is None:
+                raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
+            theirs = [event for event in self._events if event.tenant == tenant and event.subject == known.id]
+            places = {(event.stream, event.version) for event in theirs}
+            doomed = self._only_referred_from(tenant, places)
+            count = sum(event.content is not None for event in theirs)
+            event = marker(known.id, count, len(doomed))
+            appended = self._write(
+                Batch(tenant=tenant, parts=(Part(stream="global", events=(event,)),), source=source),
+                {"global": self._head(tenant, "global")},
+            )
+            assert appended.version
+            for stored in theirs:
+                if stored.content is not None and stored.salt is not None:
+                    mac = content_mac(stored.salt, stored.content)
+                    self._events[stored.seq - 1] = replace(stored, content=None, salt=None, mac=mac)
+            for name in doomed:
+                self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
+            self._subjects[tenant][known.id - 1] = Subject(id=known.id, name=None)
+        for callback in list(self._watchers):
+            callback()
+        return Erasure(subject=known.id, events=count, artifacts=len(doomed))
+
+    def _only_referred_from(self, tenant: str, places: set[tuple[str, int]]) -> list[bytes]:
+        inside: set[bytes] = set()
+        outside: set[bytes] = set()
+        for owner, stream, row in self._tables.all("artifact_refs"):
+            if owner == tenant:
+                (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])  # type: ignore[arg-type]
+        return [name for name in inside - outside if not self._artifacts[tenant, name].erased]
+
+    # the whole
+
+    def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        with self._open():
+            found = list(self._tables.all(table))
+        return iter(found)
+
+    def rebuild(self, progress: Progress | None = None) -> int:
+        with self._open():
+            fresh = MemoryTables()
+            fresh.known_artifacts = set(self._artifacts)
+            self._tables, old = fresh, self._tables
+            try:
+                for done, event in enumerate(self._events, 1):
+                    self._project(event)
+                    if progress is not None and done % 1000 == 0:
+                        progress(done, len(self._events))
+            except BaseException:
+                self._tables = old
+                raise
+            return len(self._events)
+
+    def check(self) -> Iterator[Finding]:
+        return iter(())
+
+    def artifacts(self) -> Iterator[tuple[str, Artifact]]:
+        with self._open():
+            found = [(tenant, artifact) for (tenant, _), artifact in sorted(self._artifacts.items())]
+        return iter(found)
+
+    def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
+        with self._open():
+            if self._events or self._subjects or self._artifacts:
+                raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
+            count = 0
+            try:
+                for tenant, item in items:
+                    count += self._restore(tenant, item)
+            except BaseException:
+                self._forget()
+                raise
+            self.secret = secret
+            return count
+
+    def _restore(self, tenant: str, item: Any) -> int:
+        if isinstance(item, Subject):
+            self._subjects.setdefault(tenant, []).append(item)
+        elif isinstance(item, Artifact):
+            self._artifacts[tenant, item.name] = item
+            self._tables.known_artifacts.add((tenant, item.name))
+        else:
+            if item.seq != len(self._events) + 1:
+                raise Refused(f"Event {item.seq} does not follow event {len(self._events)}: this copy has a gap.")
+            self._keep([item])
+            self._project(item)
+            head = self._head(tenant, item.stream)
+            self._heads[tenant, item.stream] = replace(
+                head,
+                version=item.version,
+                hash=item.hash,
+                epoch=next_epoch(item, head.epoch),
+                closed=head.closed or item.type == CLOSES_STREAM,
+            )
+            return 1
+        return 0
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        raise Unsupported("A journal in memory has no file to back up. Use export, or open a file.")
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> threading.RLock:
+        if self._closed:
+            raise Closed
+        return self._lock
+
+
+def _within(query: Query, place: int) -> bool:
+    return place > query.after and (query.until is None or place <= query.until)

@@ -1,0 +1,98 @@
+"""The projections as dicts: row changes applied in the plainest way, with an undo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.core.shadow import added
+from holdfast.core.tables import PROJECTIONS, TABLES, Table
+from holdfast.errors import Refused
+from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Row, Update
+
+Key = tuple[Any, ...]
+Kept = tuple[str, Row]
+
+
+class MemoryTables:
+    """Every projection: (tenant, key) → (stream, row)."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
+        self._log: list[tuple[str, Key, Kept | None]] = []
+        self.known_artifacts: set[tuple[str, bytes]] = set()
+
+    def mark(self) -> int:
+        """A point to come back to."""
+        self._log.clear()
+        return 0
+
+    def undo(self, mark: int) -> None:
+        """Back to the point."""
+        while len(self._log) > mark:
+            table, key, before = self._log.pop()
+            if before is None:
+                self._rows[table].pop(key, None)
+            else:
+                self._rows[table][key] = before
+
+    def apply(self, tenant: str, stream: str, change: Change) -> None:
+        """One row change of one event."""
+        table = TABLES[change.table]
+        if isinstance(change, Put | Replace):
+            key = self._key(table, tenant, stream, tuple(change.row[name] for name in table.key))
+            if isinstance(change, Put) and key in self._rows[table.name]:
+                raise Refused(f"{table.name} already has this row, so the event cannot be new. Nothing was written.")
+            self._refer(table, tenant, change.row)
+            self._store(table, key, (stream, dict(change.row)))
+            return
+        key = self._key(table, tenant, stream, change.key)
+        kept = self._rows[table.name].get(key)
+        if isinstance(change, Drop):
+            self._store(table, key, None)
+        elif isinstance(change, Update):
+            if kept is not None:
+                row = {**kept[1], **change.values}
+                self._store(table, key, (kept[0], added(row, change.amounts)))
+        elif isinstance(change, Bump):
+            start: Row = {**dict(zip(table.key, change.key, strict=True)), **dict.fromkeys(table.columns, 0)}
+            self._refer(table, tenant, start)
+            owner, row = kept if kept is not None else (stream, start)
+            self._store(table, key, (owner, added(row, change.amounts)))
+
+    def of(self, tenant: str, stream: str, table: str) -> list[Row]:
+        """The rows of one stream."""
+        rows = self._rows[table].items()
+        return [row for key, (owner, row) in rows if key[0] == tenant and owner == stream]
+
+    def all(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        """Every row in order of tenant, stream and key."""
+        found = ((key[0], stream, key[1:], row) for key, (stream, row) in self._rows[table].items())
+        for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
+            yield tenant, stream, row
+
+    def _key(self, table: Table, tenant: str, stream: str, key: Key) -> Key:
+        return (tenant, *key, stream) if table.per_stream else (tenant, *key)
+
+    def _store(self, table: Table, key: Key, kept: Kept | None) -> None:
+        rows = self._rows[table.name]
+        self._log.append((table.name, key, rows.get(key)))
+        if kept is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = kept
+
+    def _refer(self, table: Table, tenant: str, row: Row) -> None:
+        for column, target in table.references:
+            value: Any = row[column]
+            if value is None:
+                continue
+            known = (
+                (tenant, value) in self.known_artifacts
+                if target == "artifacts"
+                else (tenant, value) in self._rows[target]
+            )
+            if not known:
+                raise Refused(
+                    f"{table.name}.{column} refers to a row of {target} that is not there. Nothing was written."
+                )

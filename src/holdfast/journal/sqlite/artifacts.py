@@ -1,0 +1,84 @@
+"""Large bodies as files beside the database: written, synced and renamed before anything refers to them.
+
+A file's name is a keyed digest of its content, so it says nothing and cannot be chosen:
+no caller's text ever reaches a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.errors import Corrupt, StorageFull, Unavailable
+
+
+class ArtifactFiles:
+    """The folder `<database>-artifacts`, with a folder per tenant."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, tenant: str, name: bytes) -> Path:
+        """Where a body lies."""
+        return self.folder / hashlib.sha256(tenant.encode()).hexdigest()[:32] / name.hex()
+
+    def write(self, tenant: str, name: bytes, body: bytes) -> None:
+        """Put a body on disk for good; a crash leaves the whole file or none."""
+        target = self.path(tenant, name)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, target)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+            for folder in (target.parent, self.folder, self.folder.parent):
+                _sync_folder(folder)
+        except OSError as error:
+            if error.errno in (28, 122):  # no space, over quota
+                raise StorageFull() from error
+            raise Unavailable(f"The artifact could not be written ({error.strerror}). Nothing was written.") from error
+
+    def read(self, tenant: str, name: bytes) -> bytes:
+        """A body from disk."""
+        try:
+            return self.path(tenant, name).read_bytes()
+        except FileNotFoundError:
+            raise Corrupt(f"The file of artifact {name.hex()} is missing. Restore it from a backup.") from None
+        except OSError as error:
+            raise Unavailable(f"Artifact {name.hex()} cannot be read ({error.strerror}).") from error
+
+    def remove(self, tenant: str, name: bytes) -> None:
+        """Take a body off the disk."""
+        try:
+            self.path(tenant, name).unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
+
+    def old(self, before_ms: int) -> Iterator[Path]:
+        """Files last written before then, unfinished ones included."""
+        if self.folder.is_dir():
+            for path in self.folder.glob("*/*"):
+                try:
+                    if path.stat().st_mtime * 1000 < before_ms:
+                        yield path
+                except FileNotFoundError:
+                    continue
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return  # Windows cannot sync a folder and does not need to.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

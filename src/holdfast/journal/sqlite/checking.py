@@ -1,0 +1,105 @@
+"""What only SQLite can see: pages, indexes, references, the schema, and the names beside the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.journal.sqlite.plan import subject_digest
+from holdfast.journal.sqlite.rebuilding import SHADOW
+from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
+from holdfast.journal.sqlite.statements import queries, schema_sql
+from holdfast.records.reports import Finding
+from holdfast.records.scope import parse_scope
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+
+def check(journal: SqliteJournal) -> Iterator[Finding]:
+    """Every finding; a check that cannot even be made is one as well."""
+    for name, look in (
+        ("pages", _pages),
+        ("references", _references),
+        ("schema", _schema),
+        ("meta", _meta),
+        ("subjects", _subjects),
+        ("streams", _streams),
+    ):
+        try:
+            with journal.reading() as connection:
+                yield from list(look(connection, journal))
+        except HoldfastError as error:
+            yield Finding(kind=name, where="database", problem=str(error))
+
+
+def _pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for (problem,) in connection.execute("PRAGMA integrity_check"):
+        if problem != "ok":
+            yield Finding(kind="pages", where="database", problem=str(problem))
+
+
+def _references(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for table, row, target, _ in connection.execute("PRAGMA foreign_key_check"):
+        yield Finding(kind="references", where=f"{table} row {row}", problem=f"refers to nothing in {target}")
+
+
+def _schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest():
+        yield Finding(kind="schema", where="header", problem="the file's marks are not those of this schema")
+    wanted, found = expected_schema(), schema_of(connection)
+    for item in sorted(wanted.keys() | found.keys()):
+        if item[1].endswith(SHADOW) or item[1].startswith("sqlite_autoindex"):
+            continue  # Left by a rebuild that did not finish; the next one removes it.
+        if wanted.get(item) != found.get(item):
+            yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
+
+
+def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
+    """Every object of a schema by (type, name), free of the quotes that renaming adds."""
+    found: dict[tuple[str, str], str] = {}
+    for kind, name, table, sql in connection.execute(queries()["schema"]):
+        found[kind, name] = f"{table}: {' '.join((sql or '').replace(chr(34), '').split())}"
+    return found
+
+
+def expected_schema() -> dict[tuple[str, str], str]:
+    """What `schema.sql` gives in an empty database."""
+    empty = apsw.Connection(":memory:")
+    try:
+        for _ in empty.execute(schema_sql()):
+            pass
+        return schema_of(empty)
+    finally:
+        empty.close()
+
+
+def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    names = set()
+    for name, value, digest in connection.execute(queries()["meta"]):
+        names.add(name)
+        if meta_digest(name, value) != digest:
+            yield Finding(kind="meta", where=name, problem="was changed")
+    if names != {"secret"}:
+        yield Finding(kind="meta", where="meta", problem=f"holds {sorted(names)} instead of the secret alone")
+
+
+def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, id, name, digest in connection.execute(queries()["all_subjects"]):
+        wanted = None if name is None else subject_digest(journal.secret, name)
+        if wanted != digest:
+            yield Finding(kind="subjects", where=f"{tenant} subject {id}", problem="the name was changed")
+
+
+def _streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for name, *columns in connection.execute("SELECT name, actor_id, session_id, thread_id FROM streams"):
+        try:
+            scope = parse_scope(name)
+        except InvalidValue as error:
+            yield Finding(kind="streams", where=repr(name), problem=str(error))
+            continue
+        if columns != [scope.get("actor"), scope.get("session"), scope.get("thread")]:
+            yield Finding(kind="streams", where=name, problem="actor, session or thread do not follow from the name")

@@ -1,0 +1,247 @@
+"""The connections of one journal: one for writing, a few for reading, and what a fork does to them.
+
+SQLite's file locks do not survive a fork, and its records of them do: a child that goes on
+with them can destroy what the parent wrote. So every connection is closed before a fork
+and opened again when it is next needed, on both sides. Where that is impossible, because
+another thread is in the middle of something, the child refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import Busy, Closed, Refused
+from holdfast.journal.sqlite.connection import Durability, open_connection, translate
+from holdfast.journal.sqlite.schema import prepare
+
+MAX_IDLE_READERS = 16
+FORK_PATIENCE = 1.0
+
+
+class Connections:
+    """Opens, lends, takes back and closes."""
+
+    def __init__(self, path: Path, *, durability: Durability, busy_ms: int, vfs: str | None) -> None:
+        self._path = path
+        self._durability: Durability = durability
+        self._busy_ms = busy_ms
+        self._vfs = vfs
+        self._gate = threading.Condition()
+        self._in_use = 0
+        self._writer: apsw.Connection | None = None
+        self._poller: apsw.Connection | None = None
+        self._idle: list[apsw.Connection] = []
+        self._suspect = False
+        self._forked = False
+        self.closed = False
+        self.after_fork: list[Callable[[], None]] = []
+        if _file_id(path) in _UNSAFE:
+            raise Refused(_UNSAFE_MESSAGE)
+        _ALIVE.add(self)
+        with self.writing():
+            pass
+
+    @contextmanager
+    def writing(self) -> Iterator[apsw.Connection]:
+        """The one connection that writes. The caller sees to it that only one thread asks."""
+        self._enter()
+        try:
+            try:
+                if self._writer is None:
+                    self._writer = self._open(write=True)
+                    if self._suspect:
+                        self._make_durable(self._writer)
+            except BaseException as error:
+                self.drop_writer(suspect=self._suspect)
+                raise translate(error) from error
+            yield self._writer
+        finally:
+            self._leave()
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """A connection for reading; everything inside sees the same snapshot."""
+        self._enter()
+        connection: apsw.Connection | None = None
+        try:
+            connection = self._borrow()
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection is not None:
+                _discard(connection)
+                connection = None
+            if isinstance(error, apsw.Error | UnicodeDecodeError):
+                raise translate(error) from error
+            raise
+        finally:
+            self._give_back(connection)
+            self._leave()
+
+    @contextmanager
+    def polling(self) -> Iterator[tuple[apsw.Connection, bool]]:
+        """The one connection that asks whether anything changed, and whether it is a new one."""
+        self._enter()
+        try:
+            fresh = self._poller is None
+            if self._poller is None:
+                self._poller = self._open(write=False)
+            yield self._poller, fresh
+        except apsw.Error as error:
+            _discard(self._poller)
+            self._poller = None
+            raise translate(error) from error
+        finally:
+            self._leave()
+
+    def separate(self) -> apsw.Connection:
+        """A further connection for long work; the caller closes it."""
+        return self._open(write=True)
+
+    def drop_writer(self, *, suspect: bool) -> None:
+        """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""
+        self._suspect = self._suspect or suspect
+        connection, self._writer = self._writer, None
+        _discard(connection)
+
+    def close(self) -> None:
+        """Close everything that is not in use; what is in use is closed when it comes back."""
+        with self._gate:
+            self.closed = True
+            if not self._in_use:
+                self._close_all()
+        _ALIVE.discard(self)
+
+    def _open(self, *, write: bool) -> apsw.Connection:
+        connection = open_connection(
+            self._path, durability=self._durability, busy_ms=self._busy_ms, vfs=self._vfs, write=write
+        )
+        if write:
+            try:
+                prepare(connection, self._path)
+            except BaseException as error:
+                _discard(connection)
+                raise translate(error) from error
+        return connection
+
+    def _make_durable(self, connection: apsw.Connection) -> None:
+        """What a failed commit left visible must be on disk before anybody may build on it."""
+        total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+        if total != done:
+            raise Busy("A failed commit must be made safe first, and another process is reading. Try again.")
+        self._suspect = False
+
+    def _enter(self) -> None:
+        with self._gate:
+            if self._forked:
+                raise Refused(_UNSAFE_MESSAGE)
+            if self.closed:
+                raise Closed
+            self._in_use += 1
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._in_use -= 1
+            if self.closed and not self._in_use:
+                self._close_all()
+            self._gate.notify_all()
+
+    def _borrow(self) -> apsw.Connection:
+        with self._gate:
+            if self._idle:
+                return self._idle.pop()
+        return self._open(write=False)
+
+    def _give_back(self, connection: apsw.Connection | None) -> None:
+        with self._gate:
+            if connection is not None and len(self._idle) < MAX_IDLE_READERS:
+                self._idle.append(connection)
+                return
+        _discard(connection)
+
+    def _close_all(self) -> None:
+        # Readers first: the last connection to go folds the log into the database.
+        for connection in (*self._idle, self._poller, self._writer):
+            _discard(connection)
+        self._idle.clear()
+        self._poller = self._writer = None
+
+    # forking
+
+    def before_fork(self) -> None:
+        """Wait for every connection to be idle, close them, and let nobody in."""
+        self._gate.acquire()
+        if self._gate.wait_for(lambda: self._in_use == 0, FORK_PATIENCE):
+            self._close_all()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections open again when needed."""
+        self._gate.release()
+
+    def after_fork_in_child(self) -> None:
+        """Go on with nothing inherited, or refuse."""
+        if self._in_use:
+            self._forked = True
+            _UNSAFE.add(_file_id(self._path))
+            _ABANDONED.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
+            self._idle, self._poller, self._writer = [], None, None
+        self._gate = threading.Condition()
+        self._in_use = 0
+        for callback in self.after_fork:
+            callback()
+
+
+_ALIVE: weakref.WeakSet[Connections] = weakref.WeakSet()
+_UNSAFE: set[tuple[int, int] | None] = set()
+_ABANDONED: list[apsw.Connection] = []
+_UNSAFE_MESSAGE = (
+    "This process was forked while another thread was using the journal, and SQLite's locks do not survive that. "
+    "Open the journal in a process started by spawn, or fork before opening it."
+)
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _discard(connection: apsw.Connection | None) -> None:
+    if connection is not None:
+        try:
+            connection.close(True)
+        except apsw.Error:
+            pass  # It failed before; closing it cannot be expected to go well.
+
+
+_FORKING: list[Connections] = []
+
+
+def _before() -> None:
+    _FORKING[:] = sorted(_ALIVE, key=id)
+    for connections in _FORKING:
+        connections.before_fork()
+
+
+def _in_parent() -> None:
+    for connections in _FORKING:
+        connections.after_fork_in_parent()
+
+
+def _in_child() -> None:
+    for connections in _FORKING:
+        connections.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,247 @@
+"""SqliteJournal: the port on one file. Writing goes through the group, reading through the pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.core.states import assemble
+from holdfast.core.tables import TABLES
+from holdfast.errors import Closed, NotFound
+from holdfast.journal.grouping import Group, Member
+from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.connection import Durability, create_file, require_sqlite
+from holdfast.journal.sqlite.connections import Connections
+from holdfast.journal.sqlite.plan import read_append, stored_event
+from holdfast.journal.sqlite.statements import queries
+from holdfast.journal.sqlite.writing import Writing
+from holdfast.records.batches import Appended, Artifact, Batch, Head
+from holdfast.records.events.envelope import Sealed, Source, StoredEvent
+from holdfast.records.frames import StreamState
+from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
+from holdfast.records.rows import Row
+from holdfast.records.settings import Settings
+
+_NEWEST = 2**62
+_JSON = msgspec.json.Encoder()
+_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "suspended_frames")
+
+
+class SqliteJournal:
+    """A journal in one file, for any number of threads and processes of one machine."""
+
+    capabilities: frozenset[str] = frozenset({"backup", "files", "shared"})
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: Settings | None = None,
+        durability: Durability = "full",
+        vfs: str | None = None,
+    ) -> None:
+        require_sqlite()
+        self.settings = settings or Settings()
+        self.path = path
+        create_file(path)
+        self.connections = Connections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
+        self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
+        self._watchers: list[Callable[[], None]] = []
+        self.writing = Writing(self.connections)
+        self._seen = (-1, 0)
+        self._start()
+        self.connections.after_fork.append(self._start)
+        erasing.finish(self)
+
+    def _start(self) -> None:
+        """Locks and queues that a forked child must not inherit."""
+        self._group = Group(self._commit, members=self.settings.group_members, size=self.settings.group_bytes)
+        self._polling = threading.Lock()
+
+    @property
+    def secret(self) -> bytes:
+        return self.writing.secret
+
+    # writing
+
+    def append(self, batch: Batch) -> Appended:
+        if self.connections.closed:
+            raise Closed
+        return self._group.submit(batch)
+
+    def _commit(self, members: Sequence[Member]) -> None:
+        try:
+            self.writing.commit(members)
+        finally:
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell the watchers of this process that something was committed."""
+        for callback in list(self._watchers):
+            callback()
+
+    # reading
+
+    def reading(self) -> Any:
+        """A connection for reading, in one consistent transaction."""
+        return self.connections.reading()
+
+    def head(self, tenant: str, stream: str) -> Head | None:
+        with self.reading() as connection:
+            row = connection.execute(queries()["head"], (tenant, stream)).fetchone()
+        return None if row is None else _head(stream, row)
+
+    def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
+        with self.reading() as connection:
+            rows = connection.execute(queries()["heads"], (tenant, after, limit)).fetchall()
+        return [_head(row[1], (row[0], *row[2:])) for row in rows]
+
+    def tenants(self) -> list[str]:
+        with self.reading() as connection:
+            return sorted(name for name, _ in connection.execute(queries()["tenant_ids"]))
+
+    def load(self, tenant: str, stream: str) -> StreamState:
+        with self.reading() as connection:
+            row = connection.execute(queries()["head"], (tenant, stream)).fetchone()
+            if row is None:
+                return StreamState()
+            number = self._tenant(connection, tenant)
+            frames = _dicts("frames", connection.execute(queries()["live_frames"], (number, row[0])))
+            rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _PARTS}}
+            if frames:
+                rows.update(_hanging(connection, number, frames))
+        return assemble(_head(stream, row), rows)
+
+    def read(self, query: Query) -> list[StoredEvent]:
+        with self.reading() as connection:
+            tenant = self._tenant(connection, query.tenant)
+            if query.stream is None:
+                return _read_tenant(connection, tenant, query)
+            row = connection.execute(queries()["head"], (query.tenant, query.stream)).fetchone()
+            if row is None:
+                return []
+            name = "events_of_stream_backwards" if query.backwards else "events_of_stream"
+            rows = connection.execute(queries()[name], _bounds(query, tenant, row[0], _types(query)))
+            return [stored_event(found, query.tenant, query.stream) for found in rows]
+
+    def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
+        with self.reading() as connection:
+            number = self._tenant(connection, tenant)
+            head = connection.execute(queries()["head"], (tenant, stream)).fetchone()
+            if head is None:
+                return []
+            found = connection.execute(queries()["event_by_key"], (number, head[0], key)).fetchone()
+            return [] if found is None else read_append(connection, (tenant, number), (stream, head[0]), found[0])
+
+    def position(self) -> int:
+        # `data_version` changes when any other connection, of any process, has committed. It is
+        # cheap to ask often; the table is only read when it changed.
+        with self._polling, self.connections.polling() as (connection, fresh):
+            changed = connection.pragma("data_version")
+            if fresh or changed != self._seen[0]:
+                ((newest,),) = connection.execute(queries()["position"]).fetchall()
+                self._seen = (changed, newest)
+            return self._seen[1]
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def _tenant(self, connection: apsw.Connection, name: str) -> int:
+        row = connection.execute("SELECT id FROM tenants WHERE name = ?", (name,)).fetchone()
+        return -1 if row is None else int(row[0])
+
+    # artifacts and subjects
+
+    def artifact(self, tenant: str, name: bytes) -> bytes | None:
+        with self.reading() as connection:
+            row = connection.execute(queries()["get_artifact"], (tenant, name)).fetchone()
+        if row is None:
+            raise NotFound(f"There is no artifact {name.hex()} in this journal.")
+        file, erased, body = row
+        if erased:
+            return None
+        return self.files.read(tenant, name) if file else body
+
+    def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
+        if len(body) <= self.settings.inline_artifact_bytes:
+            return Artifact(name=name, size=len(body), at=at, body=body)
+        self.files.write(tenant, name, body)
+        return Artifact(name=name, size=len(body), at=at, body=None)
+
+    def collect(self, before_ms: int) -> int:
+        return maintenance.collect(self, before_ms)
+
+    def subjects(self, tenant: str) -> list[Subject]:
+        with self.reading() as connection:
+            rows = connection.execute(queries()["subjects"], (tenant,)).fetchall()
+        return [Subject(id=id, name=name) for id, name in rows]
+
+    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
+        return erasing.erase(self, tenant, subject, marker, source)
+
+    # the whole
+
+    def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        return maintenance.rows(self, table)
+
+    def rebuild(self, progress: Progress | None = None) -> int:
+        return rebuilding.rebuild(self, progress)
+
+    def check(self) -> Iterator[Finding]:
+        return checking.check(self)
+
+    def artifacts(self) -> Iterator[tuple[str, Artifact]]:
+        return maintenance.artifacts(self)
+
+    def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
+        return maintenance.restore(self, secret, items)
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        maintenance.backup(self, target, progress)
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+def _head(stream: str, row: Sequence[Any]) -> Head:
+    return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], closed=bool(row[4]))
+
+
+def _types(query: Query) -> str | None:
+    return _JSON.encode(query.types).decode() if query.types else None
+
+
+def _bounds(query: Query, tenant: int, stream: int, types: str | None) -> tuple[Any, ...]:
+    until = _NEWEST if query.until is None else query.until
+    return (tenant, stream, query.after, until, types, query.limit)
+
+
+def _read_tenant(connection: apsw.Connection, tenant: int, query: Query) -> list[StoredEvent]:
+    # One type has an index of its own; several are filtered while walking the cursor.
+    one = len(query.types) == 1
+    name = "events_of_type" if one else "events_of_tenant"
+    types = query.types[0] if one else _types(query)
+    sql = queries()[name + "_backwards" if query.backwards else name]
+    return [
+        stored_event(row, query.tenant, row[-1]) for row in connection.execute(sql, _bounds(query, tenant, 0, types))
+    ]
+
+
+def _dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:
+    names = ("tenant", "stream", *TABLES[table].names)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _hanging(connection: apsw.Connection, tenant: int, frames: list[Row]) -> dict[str, list[Row]]:
+    ids = _JSON.encode([frame["frame_id"].hex() for frame in frames]).decode()  # type: ignore[union-attr]
+    found: dict[str, list[Row]] = {}
+    for name, sql in zip(_PARTS, queries()["frame_parts"].split(";"), strict=True):
+        found[name] = _dicts(name, connection.execute(sql, (tenant, ids)))
+    return found

@@ -1,0 +1,222 @@
+"""What is done to a whole journal: dump, check, collect, copy, restore."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from holdfast.core.admit import CLOSES_STREAM, next_epoch
+from holdfast.core.codec import decode_facts
+from holdfast.core.place import new_head
+from holdfast.core.project import project
+from holdfast.core.tables import TABLES
+from holdfast.errors import Busy, Corrupt, Refused
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.connection import create_file, translate
+from holdfast.journal.sqlite.plan import event_row, stream_row, subject_digest
+from holdfast.journal.sqlite.schema import meta_digest
+from holdfast.journal.sqlite.statements import bind, key_columns, queries
+from holdfast.records.batches import Artifact, Head
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.reports import Progress, Subject
+from holdfast.records.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+PAGES_A_STEP = 512
+ITEMS_A_STEP = 1_000
+
+
+def rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
+    """A projection from end to end, in order of tenant, stream and key."""
+    table = TABLES[name]
+    order = ", ".join(("t.name", "s.name", *(f"p.{column}" for column in table.key)))
+    columns = ", ".join(f"p.{column}" for column in table.names)
+    sql = (
+        f"SELECT t.name, s.name, {columns} FROM {table.name} AS p JOIN tenants AS t ON t.id = p.tenant "
+        f"JOIN streams AS s ON s.id = p.stream ORDER BY {order}"
+    )
+    assert set(key_columns(table)) <= {"tenant", "stream", *table.key}
+    with journal.reading() as connection:
+        for tenant, stream, *values in connection.execute(sql):
+            yield tenant, stream, dict(zip(table.names, values, strict=True))
+
+
+def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
+    """One at a time: bodies may be large."""
+    tenants = {}
+    after: tuple[int, bytes] = (-1, b"")
+    while True:
+        with journal.reading() as connection:
+            row = connection.execute(queries()["all_artifacts"], after).fetchone()
+            tenants = {name: id for name, id in connection.execute(queries()["tenant_ids"])}
+        if row is None:
+            return
+        tenant, name, size, at, file, erased, body = row
+        after = (tenants[tenant], name)
+        if file and not erased:
+            body = journal.files.read(tenant, name)
+        yield tenant, Artifact(name=name, size=size, at=at, body=body, erased=bool(erased))
+
+
+def collect(journal: SqliteJournal, before_ms: int) -> int:
+    """Remove what nothing refers to, under the write lock, so that nothing can begin to."""
+    count = 0
+    with journal.writing.transaction() as connection:
+        names = {id: name for name, id in connection.execute(queries()["tenant_ids"])}
+        unused = connection.execute(queries()["unreferred_artifacts"], (before_ms,)).fetchall()
+        for tenant, name, _ in unused:
+            connection.execute(queries()["drop_artifact"], (tenant, name))
+        for path in journal.files.old(before_ms):
+            if not _known(connection, journal, names.values(), path):
+                path.unlink(missing_ok=True)
+                count += 1
+        count += sum(not file for _, _, file in unused)
+    return count
+
+
+def _known(connection: apsw.Connection, journal: SqliteJournal, tenants: Iterable[str], path: Path) -> bool:
+    if path.name.startswith(".new-"):
+        return False
+    name = bytes.fromhex(path.name)
+    for tenant in tenants:
+        if journal.files.path(tenant, name) == path:
+            return connection.execute(queries()["known_artifact"], (tenant, name)).fetchone() is not None
+    return False
+
+
+def backup(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
+    """A consistent copy of database and files, while others write. It appears whole or not at all."""
+    partial = target.with_name(target.name + ".part")
+    if target.exists():
+        raise Refused(f"{target} exists already. Give the path of a new file.")
+    partial.unlink(missing_ok=True)
+    create_file(partial)
+    try:
+        with journal.reading() as source:
+            files = source.execute(queries()["artifact_files"]).fetchall()  # The snapshot begins with the first read.
+            _copy(source, partial, progress)
+        _copy_files(journal, target, files)
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
+    try:
+        copy = apsw.Connection(os.fspath(target))
+        try:
+            with copy.backup("main", source, "main") as run:
+                while not run.done:
+                    run.step(PAGES_A_STEP)
+                    if progress is not None:
+                        progress(run.page_count - run.remaining, run.page_count)
+        finally:
+            copy.close(True)
+    except apsw.Error as error:
+        raise translate(error) from error
+
+
+def _copy_files(journal: SqliteJournal, target: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    copies = ArtifactFiles(target.with_name(target.name + "-artifacts"))
+    for tenant, name in files:
+        try:
+            copies.write(tenant, name, journal.files.read(tenant, name))
+        except Corrupt:
+            raise Busy("An artifact was erased while it was being copied, or is missing. Try again.") from None
+
+
+def restore(
+    journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
+) -> int:
+    """Exact copies, in one transaction: a journal is restored whole or stays empty."""
+    with journal.writing.transaction() as connection:
+        used = (
+            "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
+        )
+        if connection.execute(used).fetchall()[0][0]:
+            raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
+        connection.execute(queries()["update_meta"], (secret, meta_digest("secret", secret), "secret"))
+        copy = _Copy(connection, journal, secret)
+        rest = iter(items)
+        while chunk := list(islice(rest, ITEMS_A_STEP)):
+            copy.take(chunk)
+        copy.finish()
+    journal.writing.secret = secret
+    journal.announce()
+    return copy.count
+
+
+class _Copy:
+    """Writes what it is given, exactly, and derives what follows from it."""
+
+    def __init__(self, connection: apsw.Connection, journal: SqliteJournal, secret: bytes) -> None:
+        self._connection = connection
+        self._journal = journal
+        self._secret = secret
+        self._tenants: dict[str, int] = {}
+        self._heads: dict[tuple[str, str], Head] = {}
+        self.count = 0
+
+    def take(self, items: Sequence[tuple[str, Any]]) -> None:
+        for tenant, item in items:
+            if isinstance(item, Subject):
+                self._subject(tenant, item)
+            elif isinstance(item, Artifact):
+                self._artifact(tenant, item)
+            else:
+                self._event(tenant, item)
+
+    def _tenant(self, name: str) -> int:
+        if name not in self._tenants:
+            self._tenants[name] = len(self._tenants) + 1
+            self._connection.execute(queries()["insert_tenant"], (self._tenants[name], name))
+        return self._tenants[name]
+
+    def _subject(self, tenant: str, subject: Subject) -> None:
+        digest = None if subject.name is None else subject_digest(self._secret, subject.name)
+        self._connection.execute(queries()["insert_subject"], (self._tenant(tenant), subject.id, subject.name, digest))
+
+    def _artifact(self, tenant: str, artifact: Artifact) -> None:
+        placed = artifact
+        if artifact.body is not None:
+            placed = self._journal.place_artifact(tenant, artifact.name, artifact.body, artifact.at)
+        file = placed.body is None and not artifact.erased
+        values = (self._tenant(tenant), artifact.name, artifact.size, artifact.at, file, artifact.erased, placed.body)
+        self._connection.execute(queries()["put_artifact"], values)
+
+    def _event(self, tenant: str, event: StoredEvent) -> None:
+        number = self._tenant(tenant)
+        place = (tenant, event.stream)
+        head = self._heads.get(place)
+        if head is None:
+            head = new_head(tenant, event.stream, len(self._heads) + 1)
+        after = Head(
+            id=head.id,
+            stream=event.stream,
+            version=event.version,
+            hash=event.hash,
+            epoch=next_epoch(event, head.epoch),
+            closed=head.closed or event.type == CLOSES_STREAM,
+        )
+        if place not in self._heads:
+            self._connection.execute(queries()["insert_stream"], stream_row(number, after))
+        self._heads[place] = after
+        self._connection.execute(queries()["insert_event"], event_row(event, number, head.id))
+        facts = decode_facts(event.type, event.schema, event.facts)
+        for change in project(event.type, facts, event.version, event.at):
+            sql, values = bind(change, number, head.id)
+            self._connection.execute(sql, values)
+        self.count += 1
+
+    def finish(self) -> None:
+        for (tenant, _), head in self._heads.items():
+            values = (head.version, head.hash, head.epoch, head.closed, self._tenants[tenant], head.id)
+            self._connection.execute(queries()["update_stream"], values)

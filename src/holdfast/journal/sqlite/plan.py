@@ -1,0 +1,308 @@
+"""One transaction for a group of callers: who may write, what is written, in how few statements.
+
+Heads and keys are read once, after the write lock is taken. Then everything is decided in
+Python by the rules that all backends share, and written with one driver call per kind of
+statement: each call hands the interpreter's lock over, which beside a busy thread costs
+more than the statement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.core.admit import half_written, refusal, repeats
+from holdfast.core.codec import decode_facts
+from holdfast.core.place import new_head, place
+from holdfast.core.project import project
+from holdfast.errors import HoldfastError
+from holdfast.journal.sqlite.statements import bind, queries
+from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.scope import parse_scope
+
+_JSON = msgspec.json.Encoder()
+_BEGIN_AND_READ = "BEGIN IMMEDIATE;" + queries()["wanted_heads"]
+Statement = tuple[str, tuple[Any, ...]]
+
+
+class Plan:
+    """What one transaction will write, built up member by member."""
+
+    def __init__(
+        self, connection: apsw.Connection, secret: bytes, batches: Sequence[Batch], *, begin: bool = True
+    ) -> None:
+        self._connection = connection
+        self._secret = secret
+        self._tenants: dict[str, int | None] = {}
+        self._heads: dict[tuple[str, str], Head] = {}
+        self._keys: dict[tuple[str, str, str], int] = {}
+        self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
+        self._subjects: dict[tuple[int, str], int] = {}
+        self._first: list[Statement] = []
+        self._events: list[tuple[Any, ...]] = []
+        self._changes: list[Statement] = []
+        self._dirty: dict[tuple[str, str], bool] = {}
+        self._read(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
+
+    def _read(self, batches: Sequence[Batch], sql: str) -> None:
+        wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
+        found = self._connection.execute(sql, (_JSON.encode(wanted).decode(),)).fetchall()
+        for index, tenant, stream, version, head, epoch, closed, keyed, last, streams in found:
+            name, stream_name, key = wanted[index]
+            self._tenants[name] = tenant
+            if stream is not None:
+                self._heads[name, stream_name] = Head(
+                    id=stream, stream=stream_name, version=version, hash=head, epoch=epoch, closed=bool(closed)
+                )
+            if keyed is not None and key is not None:
+                self._keys[name, stream_name, key] = keyed
+            self._seq, self._next_stream = (last or 0) + 1, (streams or 0) + 1
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self._events
+
+    def add(self, batch: Batch, *, by_id: bool = False) -> Appended:
+        """Take a batch in, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
+        earlier = self._earlier(batch, by_id=by_id)
+        if earlier is not None:
+            return earlier
+        try:
+            heads = self._admit(batch)
+        except HoldfastError:
+            # It may be this very batch that moved the stream on, sent again after an unknown outcome.
+            earlier = self._earlier(batch, by_id=True)
+            if earlier is None:
+                raise
+            return earlier
+        placed: list[Placed] = []
+        written: list[tuple[Part, Head, list[StoredEvent]]] = []
+        seq, tenant = self._seq, self._tenant(batch.tenant)
+        for part in batch.parts:
+            head = heads[part.stream]
+            events, after = place(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
+            seq += len(events)
+            heads[part.stream] = after
+            written.append((part, after, events))
+            placed.append(Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
+        statements = [statement for _, head, events in written for statement in _rows(tenant, head.id, events)]
+        # Nothing below can fail: the plan changes as a whole.
+        self._changes.extend(statements)
+        self._first.extend(_artifact(tenant, artifact) for artifact in batch.artifacts)
+        for part, head, events in written:
+            self._note(batch.tenant, tenant, part, head, events)
+        self._seq = seq
+        return Appended(parts=tuple(placed))
+
+    def _admit(self, batch: Batch) -> dict[str, Head]:
+        heads: dict[str, Head] = {}
+        fresh = self._next_stream
+        for part in batch.parts:
+            head = self._heads.get((batch.tenant, part.stream))
+            if head is None:
+                head = new_head(batch.tenant, part.stream, fresh)
+                fresh += 1
+            problem = refusal(part, head)
+            if problem is not None:
+                raise problem
+            heads[part.stream] = head
+        return heads
+
+    def _note(self, tenant_name: str, tenant: int, part: Part, head: Head, events: list[StoredEvent]) -> None:
+        place = (tenant_name, part.stream)
+        self._dirty.setdefault(place, place not in self._heads)
+        self._heads[place] = head
+        self._next_stream = max(self._next_stream, head.id + 1)
+        self._events.extend(map(event_row, events, itertools.repeat(tenant), itertools.repeat(head.id)))
+        if part.key is not None:
+            self._written[*place, part.key] = events
+
+    def _earlier(self, batch: Batch, *, by_id: bool) -> Appended | None:
+        found = [self._stored(batch.tenant, part, by_id) for part in batch.parts]
+        if not any(found):
+            return None
+        for part, stored in zip(batch.parts, found, strict=True):
+            problem = repeats(part, stored) if stored else half_written(part)
+            if problem is not None:
+                raise problem
+        parts = (Placed(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
+        return Appended(parts=tuple(parts), repeated=True)
+
+    def _stored(self, tenant: str, part: Part, by_id: bool) -> list[StoredEvent]:
+        if part.key is not None:
+            pending = self._written.get((tenant, part.stream, part.key))
+            if pending is not None:
+                return pending
+            version = self._keys.get((tenant, part.stream, part.key))
+        elif by_id:
+            version = self._version_of(tenant, part)
+        else:
+            return []
+        if version is None:
+            return []
+        head = self._heads[tenant, part.stream]
+        return read_append(self._connection, (tenant, self._tenants[tenant]), (part.stream, head.id), version)
+
+    def _version_of(self, tenant: str, part: Part) -> int | None:
+        head = self._heads.get((tenant, part.stream))
+        if head is None:
+            return None
+        values = (self._tenants[tenant], part.events[0].id)
+        row = self._connection.execute(queries()["event_by_id"], values).fetchone()
+        return row[1] if row is not None and row[0] == head.id else None
+
+    def _tenant(self, name: str) -> int:
+        known = self._tenants[name]
+        if known is None:
+            ids = [id for _, id in self._connection.execute(queries()["tenant_ids"])]
+            known = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
+            self._tenants[name] = known
+            self._first.append((queries()["insert_tenant"], (known, name)))
+        return known
+
+    def _pseudonym(self, tenant: int, name: str) -> int:
+        known = self._subjects.get((tenant, name))
+        if known is None:
+            names = _JSON.encode([name]).decode()
+            ((_, known),) = self._connection.execute(queries()["find_subjects"], (names, tenant)).fetchall()
+            if known is None:
+                known = self._new_subject(tenant, name)
+            self._subjects[tenant, name] = known
+        return known
+
+    def _new_subject(self, tenant: int, name: str) -> int:
+        ((fresh,),) = self._connection.execute(queries()["next_subject"], (tenant,)).fetchall()
+        fresh = max([fresh, *(id + 1 for (owner, _), id in self._subjects.items() if owner == tenant)])
+        digest = subject_digest(self._secret, name)
+        self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
+        return int(fresh)
+
+    def write(self) -> None:
+        """Everything but the commit, with one driver call per run of equal statements."""
+        for sql, values in _runs(self._first):
+            self._connection.executemany(sql, values)
+        fresh, moved = [], []
+        for (tenant, name), is_new in self._dirty.items():
+            head = self._heads[tenant, name]
+            if is_new:
+                fresh.append(stream_row(self._tenants[tenant], head))
+            else:
+                moved.append((head.version, head.hash, head.epoch, head.closed, self._tenants[tenant], head.id))
+        if fresh:
+            self._connection.executemany(queries()["insert_stream"], fresh)
+        self._connection.executemany(queries()["insert_event"], self._events)
+        for sql, values in _runs(self._changes):
+            self._connection.executemany(sql, values)
+        if moved:
+            self._connection.executemany(queries()["update_stream"], moved)
+
+
+def subject_digest(secret: bytes, name: str) -> bytes:
+    """Shows that a stored name was not damaged; erased with it."""
+    return hmac.digest(secret, name.encode(), hashlib.sha256)
+
+
+def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
+    """A new row of `streams`."""
+    scope = parse_scope(head.stream)
+    names = (scope.get("actor"), scope.get("session"), scope.get("thread"))
+    return (head.id, tenant, head.stream, *names, head.version, head.hash, head.epoch, head.closed)
+
+
+def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
+    """A new row of `events`, in the order of its columns."""
+    return (
+        event.seq,
+        tenant,
+        stream,
+        event.version,
+        event.id,
+        event.at,
+        event.type,
+        event.schema,
+        event.key,
+        event.rest,
+        event.epoch,
+        event.origin,
+        event.trust,
+        event.user,
+        event.subject,
+        event.causation,
+        event.correlation,
+        event.app,
+        event.facts,
+        event.content,
+        event.salt,
+        event.mac,
+        event.hash,
+    )
+
+
+def stored_event(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:
+    """A row of `events` as it was stored."""
+    return StoredEvent(
+        seq=row[0],
+        tenant=tenant,
+        stream=stream,
+        version=row[3],
+        id=row[4],
+        at=row[5],
+        type=row[6],
+        schema=row[7],
+        key=row[8],
+        rest=row[9],
+        epoch=row[10],
+        origin=row[11],
+        trust=row[12],
+        user=row[13],
+        subject=row[14],
+        causation=row[15],
+        correlation=row[16],
+        app=row[17],
+        facts=row[18],
+        content=row[19],
+        salt=row[20],
+        mac=row[21],
+        hash=row[22],
+    )
+
+
+def read_append(
+    connection: apsw.Connection, tenant: tuple[str, int | None], stream: tuple[str, int], version: int
+) -> list[StoredEvent]:
+    """The events of one append to a stream, of which the first has this version."""
+    values = (tenant[1], stream[1], version, version)
+    (row,) = connection.execute(queries()["events_between"], values).fetchall()
+    first = stored_event(row, tenant[0], stream[0])
+    if not first.rest:
+        return [first]
+    values = (tenant[1], stream[1], version, version + first.rest)
+    rows = connection.execute(queries()["events_between"], values).fetchall()
+    return [stored_event(row, tenant[0], stream[0]) for row in rows]
+
+
+def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
+    for event in events:
+        facts = decode_facts(event.type, event.schema, event.facts)
+        for change in project(event.type, facts, event.version, event.at):
+            yield bind(change, tenant, stream)
+
+
+def _artifact(tenant: int, artifact: Artifact) -> Statement:
+    file = artifact.body is None and not artifact.erased
+    values = (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
+    return queries()["put_artifact"], values
+
+
+def _runs(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Neighbouring statements with the same text, as one."""
+    for sql, run in itertools.groupby(statements, key=lambda statement: statement[0]):
+        yield sql, [values for _, values in run]

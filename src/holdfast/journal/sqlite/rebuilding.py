@@ -1,0 +1,135 @@
+"""Projections made anew: into shadow tables while others write, swapped in one transaction.
+
+Foreign keys are off on this connection only: dropping a table with them on would delete
+the rows that refer to it. They are checked before the commit. Other processes notice the
+swap by SQLite's schema version and prepare their statements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from holdfast.core.codec import decode_facts
+from holdfast.core.project import project
+from holdfast.core.tables import PROJECTIONS
+from holdfast.errors import Corrupt
+from holdfast.journal.sqlite.connection import translate
+from holdfast.journal.sqlite.statements import bind, queries
+from holdfast.records.reports import Progress
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+SHADOW = "__new"
+BATCH = 5_000
+
+
+def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
+    """Returns how many events were applied."""
+    connection = journal.connections.separate()
+    try:
+        connection.pragma("foreign_keys", 0)
+        return _Rebuild(connection, progress).run()
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise translate(error) from error
+    finally:
+        connection.close(True)
+        journal.announce()
+
+
+class _Rebuild:
+    def __init__(self, connection: apsw.Connection, progress: Progress | None) -> None:
+        self._connection = connection
+        self._progress = progress
+        self._applied = 0
+        self._count = 0
+
+    def run(self) -> int:
+        self._in_transaction(self._make_shadows)
+        while self._newest() - self._applied > BATCH:
+            self._in_transaction(lambda: self._apply(BATCH))
+        self._in_transaction(self._finish)
+        return self._count
+
+    def _in_transaction(self, work: Any) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            work()
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _newest(self) -> int:
+        ((newest,),) = self._connection.execute(queries()["position"]).fetchall()
+        return int(newest)
+
+    def _make_shadows(self) -> None:
+        for table in PROJECTIONS:
+            self._connection.execute(f"DROP TABLE IF EXISTS {table.name}{SHADOW}")
+            sql = self._sql("table", table.name)
+            self._connection.execute(sql.replace(table.name, table.name + SHADOW, 1))
+
+    def _sql(self, kind: str, name: str) -> str:
+        wanted = "SELECT sql FROM sqlite_schema WHERE type = ? AND name = ?"
+        ((sql,),) = self._connection.execute(wanted, (kind, name)).fetchall()
+        return str(sql)
+
+    def _apply(self, limit: int) -> int:
+        rows = self._connection.execute(queries()["events_after"], (self._applied, 2**62, limit)).fetchall()
+        statements: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table.name: [] for table in PROJECTIONS}
+        for row in rows:
+            facts = decode_facts(row[6], row[7], row[18])
+            for change in project(row[6], facts, row[3], row[5]):
+                statements[change.table].append(bind(change, row[1], row[2], SHADOW))
+        for of_table in statements.values():
+            self._execute(of_table)
+        if rows:
+            self._applied = rows[-1][0]
+            self._count += len(rows)
+        if self._progress is not None:
+            self._progress(self._applied, self._newest())
+        return len(rows)
+
+    def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        """In order, with runs of the same statement in one call."""
+        run: list[tuple[Any, ...]] = []
+        current = ""
+        for sql, values in statements:
+            if sql != current and run:
+                self._connection.executemany(current, run)
+                run = []
+            current = sql
+            run.append(values)
+        if run:
+            self._connection.executemany(current, run)
+
+    def _finish(self) -> None:
+        while self._apply(BATCH):
+            pass
+        names = [table.name for table in PROJECTIONS]
+        indexes = self._of_tables("index", names)
+        views = list(self._connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'view'"))
+        for name, _ in views:
+            # A view over a table that is being renamed would block the renaming.
+            self._connection.execute(f"DROP VIEW {name}")
+        for name in reversed(names):
+            self._connection.execute(f"DROP TABLE {name}")
+        for name in names:
+            self._connection.execute(f"ALTER TABLE {name}{SHADOW} RENAME TO {name}")
+        for sql in (*indexes, *(sql for _, sql in views)):
+            self._connection.execute(sql)
+        broken = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        if broken:
+            raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
+
+    def _of_tables(self, kind: str, tables: Iterable[str]) -> list[str]:
+        found = self._connection.execute(
+            "SELECT tbl_name, sql FROM sqlite_schema WHERE type = ? AND sql IS NOT NULL", (kind,)
+        )
+        wanted = set(tables)
+        return [sql for table, sql in found if table in wanted]

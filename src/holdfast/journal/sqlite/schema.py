@@ -1,0 +1,76 @@
+"""The schema of a journal file: made, checked and migrated under the write lock, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import Corrupt, NewerSchema, NotAJournal
+from holdfast.journal.sqlite.statements import migrations, queries
+
+APPLICATION_ID = 0x686F6C64  # "hold"
+SECRET_BYTES = 32
+
+
+def latest() -> int:
+    """The number of the newest migration."""
+    return migrations()[-1][0]
+
+
+def prepare(connection: apsw.Connection, path: Path) -> None:
+    """Bring a file to the newest schema; a new file gets it whole. Safe among several processes."""
+    if _current(connection, path) == latest():
+        return
+    for number, _, sql in migrations():
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have done this while we waited for the lock.
+            if _current(connection, path) < number:
+                for _ in connection.execute(sql):
+                    pass
+                if number == 1:
+                    _mark(connection)
+                connection.pragma("user_version", number)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _current(connection: apsw.Connection, path: Path) -> int:
+    application = connection.pragma("application_id")
+    version: int = connection.pragma("user_version")
+    if application == APPLICATION_ID:
+        if version > latest():
+            raise NewerSchema(
+                f"{path} has schema {version}; this release knows {latest()}. Upgrade holdfast to open it."
+            )
+        return version
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise NotAJournal(
+            f"{path} is an SQLite database of something else. Give the path of a journal, or of a new file."
+        )
+    return 0
+
+
+def _mark(connection: apsw.Connection) -> None:
+    connection.pragma("application_id", APPLICATION_ID)
+    secret = secrets.token_bytes(SECRET_BYTES)
+    connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))
+
+
+def meta_digest(name: str, value: bytes) -> bytes:
+    """What shows that a setting of the file was not damaged."""
+    return hashlib.sha256(name.encode() + b"\0" + value).digest()
+
+
+def read_secret(connection: apsw.Connection) -> bytes:
+    """This journal's own key."""
+    for name, value, digest in connection.execute(queries()["meta"]):
+        if name == "secret" and meta_digest(name, value) == digest:
+            return bytes(value)
+    raise Corrupt("The journal's secret is missing or damaged. Run `holdfast verify` and restore from a backup.")

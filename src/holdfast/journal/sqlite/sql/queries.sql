@@ -1,0 +1,189 @@
+-- Every fixed statement of the SQLite backend, by name. Values are always bound.
+
+-- name: wanted_heads
+-- What the whole group needs to know: for each part in the JSON array [[tenant, stream, key], …]
+-- its stream's head and the event that its key stands for.
+SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.closed, k.version,
+    (SELECT max(seq) FROM events), (SELECT max(id) FROM streams)
+FROM json_each(?) AS j
+LEFT JOIN tenants AS t ON t.name = j.value ->> 0
+LEFT JOIN streams AS s ON s.tenant = t.id AND s.name = j.value ->> 1
+LEFT JOIN events AS k ON k.tenant = t.id AND k.stream = s.id AND k.key = j.value ->> 2
+
+-- name: insert_tenant
+INSERT INTO tenants (id, name) VALUES (?, ?)
+
+-- name: insert_stream
+INSERT INTO streams (id, tenant, name, actor_id, session_id, thread_id, version, head, epoch, closed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: update_stream
+UPDATE streams SET version = ?, head = ?, epoch = ?, closed = ? WHERE tenant = ? AND id = ?
+
+-- name: insert_event
+INSERT INTO events (seq, tenant, stream, version, event_id, timestamp, event_type, schema, key, rest, epoch, origin,
+    trust, user_id, subject, causation, correlation, app, facts, content, salt, mac, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: tenant_ids
+SELECT name, id FROM tenants
+
+-- name: find_subjects
+SELECT j.value, s.id FROM json_each(?) AS j LEFT JOIN subjects AS s ON s.tenant = ? AND s.name = j.value
+
+-- name: next_subject
+SELECT coalesce(max(id), 0) + 1 FROM subjects WHERE tenant = ?
+
+-- name: insert_subject
+INSERT INTO subjects (tenant, id, name, digest) VALUES (?, ?, ?, ?)
+
+-- name: put_artifact
+INSERT INTO artifacts (tenant, name, size, placed_at, file, erased, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, name) DO UPDATE
+SET body = excluded.body, file = excluded.file, erased = excluded.erased, size = excluded.size
+
+-- name: head
+SELECT s.id, s.version, s.head, s.epoch, s.closed
+FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
+WHERE t.name = ? AND s.name = ?
+
+-- name: heads
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.closed
+FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
+WHERE t.name = ? AND s.name > ? ORDER BY s.name LIMIT ?
+
+-- name: live_frames
+SELECT * FROM frames INDEXED BY idx_frames_actor
+WHERE tenant = ? AND stream = ? AND status IN ('active', 'waiting', 'suspended')
+
+-- name: frame_parts
+-- Everything that hangs on the frames in the JSON array of hex ids, table by table.
+SELECT * FROM frame_handles WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
+SELECT * FROM frame_results WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
+SELECT * FROM frame_reservations WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
+SELECT * FROM frame_calls WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
+SELECT * FROM suspended_frames WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2))
+
+-- name: events_of_stream
+SELECT e.* FROM events AS e
+WHERE e.tenant = ?1 AND e.stream = ?2 AND e.version > ?3 AND e.version <= ?4
+    AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
+ORDER BY e.version LIMIT ?6
+
+-- name: events_of_stream_backwards
+SELECT e.* FROM events AS e
+WHERE e.tenant = ?1 AND e.stream = ?2 AND e.version > ?3 AND e.version <= ?4
+    AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
+ORDER BY e.version DESC LIMIT ?6
+
+-- name: events_of_tenant
+SELECT e.*, s.name FROM events AS e CROSS JOIN streams AS s ON s.id = e.stream
+WHERE e.tenant = ?1 AND e.seq > ?3 AND e.seq <= ?4
+    AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
+ORDER BY e.seq LIMIT ?6
+
+-- name: events_of_tenant_backwards
+SELECT e.*, s.name FROM events AS e CROSS JOIN streams AS s ON s.id = e.stream
+WHERE e.tenant = ?1 AND e.seq > ?3 AND e.seq <= ?4
+    AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
+ORDER BY e.seq DESC LIMIT ?6
+
+-- name: events_of_type
+SELECT e.*, s.name FROM events AS e CROSS JOIN streams AS s ON s.id = e.stream
+WHERE e.tenant = ?1 AND e.event_type = ?5 AND e.seq > ?3 AND e.seq <= ?4
+ORDER BY e.seq LIMIT ?6
+
+-- name: events_of_type_backwards
+SELECT e.*, s.name FROM events AS e CROSS JOIN streams AS s ON s.id = e.stream
+WHERE e.tenant = ?1 AND e.event_type = ?5 AND e.seq > ?3 AND e.seq <= ?4
+ORDER BY e.seq DESC LIMIT ?6
+
+-- name: event_by_key
+SELECT version, rest FROM events WHERE tenant = ? AND stream = ? AND key = ?
+
+-- name: event_by_id
+SELECT stream, version FROM events WHERE tenant = ? AND event_id = ?
+
+-- name: events_between
+SELECT * FROM events WHERE tenant = ? AND stream = ? AND version BETWEEN ? AND ? ORDER BY version
+
+-- name: events_after
+SELECT e.*, s.name, t.name FROM events AS e
+CROSS JOIN streams AS s ON s.id = e.stream CROSS JOIN tenants AS t ON t.id = e.tenant
+WHERE e.seq > ? AND e.seq <= ? ORDER BY e.seq LIMIT ?
+
+-- name: position
+SELECT coalesce(max(seq), 0) FROM events
+
+-- name: get_artifact
+SELECT a.file, a.erased, a.body FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
+WHERE t.name = ? AND a.name = ?
+
+-- name: all_artifacts
+SELECT t.name, a.name, a.size, a.placed_at, a.file, a.erased, a.body
+FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
+WHERE (a.tenant, a.name) > (?, ?) ORDER BY a.tenant, a.name LIMIT 1
+
+-- name: artifact_files
+SELECT t.name, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE a.file = 1 AND a.erased = 0
+
+-- name: unreferred_artifacts
+SELECT a.tenant, a.name, a.file FROM artifacts AS a
+WHERE a.placed_at < ? AND a.erased = 0
+    AND NOT EXISTS (SELECT 1 FROM artifact_refs AS r WHERE r.tenant = a.tenant AND r.artifact = a.name)
+
+-- name: drop_artifact
+DELETE FROM artifacts WHERE tenant = ? AND name = ?
+
+-- name: known_artifact
+SELECT 1 FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE t.name = ? AND a.name = ? AND a.erased = 0
+
+-- name: subjects
+SELECT s.id, s.name FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ? ORDER BY s.id
+
+-- name: all_subjects
+SELECT t.name, s.id, s.name, s.digest FROM subjects AS s JOIN tenants AS t ON t.id = s.tenant
+
+-- name: erasable
+SELECT count(*) FROM events WHERE tenant = ? AND subject = ? AND content IS NOT NULL
+
+-- name: erase_content
+UPDATE events SET mac = holdfast_mac(salt, content), content = NULL, salt = NULL
+WHERE tenant = ? AND subject = ? AND content IS NOT NULL
+
+-- name: erasable_artifacts
+-- Artifacts that only this subject's events refer to.
+SELECT DISTINCT a.name, a.file FROM artifacts AS a
+JOIN artifact_refs AS r ON r.tenant = a.tenant AND r.artifact = a.name
+JOIN events AS e ON e.tenant = r.tenant AND e.stream = r.stream AND e.version = r.stream_version
+WHERE a.tenant = ?1 AND e.subject = ?2 AND a.erased = 0
+    AND NOT EXISTS (
+        SELECT 1 FROM artifact_refs AS o
+        JOIN events AS x ON x.tenant = o.tenant AND x.stream = o.stream AND x.version = o.stream_version
+        WHERE o.tenant = a.tenant AND o.artifact = a.name AND x.subject IS NOT ?2
+    )
+
+-- name: erase_artifact
+UPDATE artifacts SET body = NULL, erased = 1 WHERE tenant = ? AND name = ?
+
+-- name: unfinished_files
+SELECT t.name, a.tenant, a.name FROM artifacts AS a INDEXED BY artifacts_unfinished
+JOIN tenants AS t ON t.id = a.tenant WHERE a.erased = 1 AND a.file = 1
+
+-- name: file_gone
+UPDATE artifacts SET file = 0 WHERE tenant = ? AND name = ?
+
+-- name: erase_subject
+UPDATE subjects SET name = NULL, digest = NULL WHERE tenant = ? AND id = ?
+
+-- name: meta
+SELECT name, value, digest FROM meta
+
+-- name: insert_meta
+INSERT INTO meta (name, value, digest) VALUES (?, ?, ?)
+
+-- name: update_meta
+UPDATE meta SET value = ?, digest = ? WHERE name = ?
+
+-- name: schema
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name

@@ -1,0 +1,105 @@
+"""SQL as text: named blocks of `sql/queries.sql`, and row changes made from the table descriptions.
+
+The only names that enter a statement are those of `core.tables`; every value is bound.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from holdfast.core.tables import TABLES, Table
+from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Update
+
+_SQL = resources.files("holdfast.journal.sqlite") / "sql"
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+@cache
+def queries() -> dict[str, str]:
+    """Every named block, without its comments."""
+    pieces = _NAME.split((_SQL / "queries.sql").read_text(encoding="utf-8"))
+    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def schema_sql() -> str:
+    """The schema as it is now."""
+    return (_SQL / "schema.sql").read_text(encoding="utf-8")
+
+
+@cache
+def migrations() -> tuple[tuple[int, str, str], ...]:
+    """(number, name, sql) of every migration, in order."""
+    found = []
+    for file in (_SQL / "migrations").iterdir():
+        if file.name.endswith(".sql"):
+            number, name = file.name.removesuffix(".sql").split("_", 1)
+            found.append((int(number), name, file.read_text(encoding="utf-8")))
+    return tuple(sorted(found))
+
+
+def bind(change: Change, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
+    """One row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
+    if isinstance(change, Update):
+        columns, amounts = change.values, change.amounts
+        sql = _update(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
+        return sql, (*columns.values(), *amounts.values(), tenant, *change.key, *_stream(change.table, stream))
+    if isinstance(change, Put):
+        return _insert(change.table + suffix, tuple(change.row)), (tenant, stream, *change.row.values())
+    if isinstance(change, Replace):
+        sql = _replace(change.table + suffix, TABLES[change.table], tuple(change.row))
+        return sql, (tenant, stream, *change.row.values())
+    if isinstance(change, Bump):
+        table = TABLES[change.table]
+        sql = _bump(change.table + suffix, table, tuple(change.amounts))
+        return sql, (tenant, stream, *change.key, *change.amounts.values())
+    assert isinstance(change, Drop)
+    sql = _drop(change.table + suffix, TABLES[change.table])
+    return sql, (tenant, *change.key, *_stream(change.table, stream))
+
+
+def _stream(table: str, stream: int) -> tuple[int, ...]:
+    return (stream,) if TABLES[table].per_stream else ()
+
+
+def key_columns(table: Table) -> tuple[str, ...]:
+    """The columns of a table's primary key."""
+    return ("tenant", *table.key, *(("stream",) if table.per_stream else ()))
+
+
+def _where(table: Table) -> str:
+    return " AND ".join(f"{name} = ?" for name in key_columns(table))
+
+
+@cache
+def _insert(name: str, columns: tuple[str, ...]) -> str:
+    names = ("tenant", "stream", *columns)
+    return f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+@cache
+def _replace(name: str, table: Table, columns: tuple[str, ...]) -> str:
+    others = [column for column in columns if column not in table.key] or [table.key[-1]]
+    values = ", ".join(f"{column} = excluded.{column}" for column in others)
+    return f"{_insert(name, columns)} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
+
+
+@cache
+def _bump(name: str, table: Table, columns: tuple[str, ...]) -> str:
+    values = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
+    insert = _insert(name, (*table.key, *columns))
+    return f"{insert} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
+
+
+@cache
+def _update(name: str, table: Table, columns: tuple[str, ...], amounts: tuple[str, ...]) -> str:
+    values = ", ".join([*(f"{column} = ?" for column in columns), *(f"{column} = {column} + ?" for column in amounts)])
+    return f"UPDATE {name} SET {values} WHERE {_where(table)}"
+
+
+@cache
+def _drop(name: str, table: Table) -> str:
+    return f"DELETE FROM {name} WHERE {_where(table)}"

@@ -1,0 +1,146 @@
+"""The ports: what the flows need from the outside, at the level of meaning.
+
+A backend stores bytes that were made above it and applies row changes that it need not
+understand. It translates every driver error into holdfast's own. The public contract
+suite in `holdfast.testing` says the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.records.batches import Appended, Artifact, Batch, Head
+from holdfast.records.events.envelope import Sealed, Source, StoredEvent, Trust
+from holdfast.records.frames import StreamState
+from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
+from holdfast.records.rows import Row
+from holdfast.records.settings import Settings
+
+
+class Clock(Protocol):
+    """Time, injected. Wall time is recorded and never orders; monotonic time measures."""
+
+    def now_ms(self) -> int: ...
+
+    def monotonic(self) -> float: ...
+
+
+class Ids(Protocol):
+    """Names and salts, injected."""
+
+    def ulid(self) -> bytes: ...
+
+    def salt(self) -> bytes: ...
+
+
+class Journal(Protocol):
+    """Where events live, in order, per stream."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this backend offers beyond the base: `backup`, `files`, `shared`."""
+
+    @property
+    def secret(self) -> bytes:
+        """This journal's own random key, from which artifact names and fences are derived."""
+
+    def append(self, batch: Batch) -> Appended:
+        """Write a batch, all of it or nothing; the one write. Returns once it is on disk."""
+
+    def head(self, tenant: str, stream: str) -> Head | None:
+        """The end of a stream, or None if it has no events."""
+
+    def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
+        """Streams in order of name, after one name."""
+
+    def tenants(self) -> list[str]:
+        """Every tenant that has written something."""
+
+    def load(self, tenant: str, stream: str) -> StreamState:
+        """A stream's state from its rows, at a cost that follows its live frames."""
+
+    def read(self, query: Query) -> list[StoredEvent]:
+        """One page of events."""
+
+    def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
+        """The events that a key stands for, or none."""
+
+    def position(self) -> int:
+        """The cursor of the newest committed event, also of other processes; 0 if there is none."""
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after each commit of this process; returns what undoes it."""
+
+    def artifact(self, tenant: str, name: bytes) -> bytes | None:
+        """An artifact's bytes; None if it was erased. Unknown names are refused."""
+
+    def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
+        """Make a body ready for the append that will refer to it; on disk if it is to be a file."""
+
+    def collect(self, before_ms: int) -> int:
+        """Remove artifacts that nothing refers to and that were placed before then."""
+
+    def subjects(self, tenant: str) -> list[Subject]:
+        """The pseudonyms of a tenant, with the names that are not erased."""
+
+    def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
+        """Remove a subject's content, salts, artifacts and name, and append `marker` in the same commit."""
+
+    def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        """Every row of a projection with its tenant and stream, in order of tenant, stream and key."""
+
+    def rebuild(self, progress: Progress | None = None) -> int:
+        """Make every projection anew from the events; returns how many were applied."""
+
+    def check(self) -> Iterator[Finding]:
+        """What is wrong in ways that only this backend can see."""
+
+    def artifacts(self) -> Iterator[tuple[str, Artifact]]:
+        """Every artifact with its tenant, its body read in."""
+
+    def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
+        """Write exact copies, each with its tenant, into this journal, which must be empty; it takes the secret over."""
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        """A consistent copy while others write."""
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+
+
+class States(Protocol):
+    """A bounded cache of stream states, and the locks under which they are changed. A hint, never the truth."""
+
+    def get(self, tenant: str, stream: str) -> StreamState | None: ...
+
+    def put(self, tenant: str, stream: str, state: StreamState) -> None: ...
+
+    def drop(self, tenant: str, stream: str) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def locked(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a flow may touch."""
+
+    journal: Journal
+    clock: Clock
+    ids: Ids
+    states: States
+    settings: Settings
+
+
+class Acting(msgspec.Struct, frozen=True, kw_only=True):
+    """Who acts, and for which tenant: the part of an address that is never an argument of a query."""
+
+    tenant: str
+    user: str | None = None
+    origin: str = "client"
+    trust: Trust = "system"

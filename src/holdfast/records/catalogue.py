@@ -1,0 +1,144 @@
+"""The catalogue: every event's wire name, schema, kind, facts and content. Names are for ever.
+
+`owner` events carry the epoch of whoever owns the stream and are refused once another
+owner took over. `inbox` events may come from any authorised writer and carry none.
+`minted` facts are made by holdfast at the time of writing (ids, clocks): a retry with
+the same key may bring others, so they are not compared.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.records.events import calls, conversations, frames, journal, memory, state, work
+from holdfast.records.events.envelope import AppContent, AppFacts, Content, Facts
+
+Kind = Literal["owner", "inbox"]
+APP_PREFIX = "app."
+
+
+class EventType(msgspec.Struct, frozen=True):
+    """One row of the catalogue."""
+
+    name: str
+    kind: Kind
+    facts: type[Facts]
+    content: type[Content] | None = None
+    schema: int = 1
+    minted: frozenset[str] = frozenset()
+
+
+def _type(
+    name: str,
+    kind: Kind,
+    facts: type[Facts],
+    content: type[Content] | None = None,
+    *,
+    schema: int = 1,
+    minted: str = "",
+) -> EventType:
+    return EventType(name, kind, facts, content, schema, frozenset(minted.split()))
+
+
+_TYPES = (
+    # the journal itself
+    _type("lease.taken", "inbox", journal.LeaseTaken),
+    _type("lease.released", "owner", journal.LeaseReleased),
+    _type("stream.closed", "owner", journal.StreamClosed, journal.ReasonContent),
+    _type("subject.erased", "inbox", journal.SubjectErased),
+    _type("actor.resumed", "owner", journal.ActorResumed, minted="took_ms last_seq"),
+    _type("thread.forked", "inbox", journal.ThreadForked),
+    # frames
+    _type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline"),
+    _type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline"),
+    _type("frame.popped", "owner", frames.FramePopped, frames.OutcomeContent),
+    _type(
+        "frame.suspended", "owner", frames.FrameSuspended, frames.QuestionContent, minted="question expires_at token"
+    ),
+    _type("frame.resumed", "owner", frames.FrameResumed, frames.AnswerContent, minted="deadline"),
+    _type("frame.handle_added", "owner", frames.HandleAdded, frames.HandleContent, minted="handle position"),
+    _type("frame.handles_removed", "owner", frames.HandlesRemoved, journal.ReasonContent, minted="removal"),
+    _type("frame.handles_restored", "owner", frames.HandlesRestored),
+    _type("frame.result_added", "owner", frames.ResultAdded, frames.OutcomeContent, minted="position"),
+    _type("frame.compacted", "owner", frames.FrameCompacted, conversations.SummaryContent, minted="compaction"),
+    _type("frame.reserved", "owner", frames.FrameReserved),
+    _type("frame.spent", "owner", frames.FrameSpent),
+    _type("frame.overdue", "inbox", frames.FrameOverdue),
+    _type("child.pushed", "owner", frames.ChildPushed, minted="child"),
+    _type("child.settled", "inbox", frames.ChildSettled),
+    _type("cancel.requested", "inbox", frames.CancelRequested, journal.ReasonContent),
+    # questions
+    _type("question.answered", "inbox", frames.QuestionAnswered, frames.AnswerContent),
+    _type("question.reissued", "inbox", frames.QuestionReissued, minted="token expires_at"),
+    # calls and packs
+    _type("context.packed", "owner", calls.ContextPacked, minted="pack call"),
+    _type("model.requested", "owner", calls.ModelRequested, calls.CallContent, minted="call pack"),
+    _type("model.responded", "owner", calls.ModelResponded, calls.CallContent, minted="message"),
+    _type("model.failed", "owner", calls.CallFailed, calls.CallContent, minted="message"),
+    _type("tool.requested", "owner", calls.ToolRequested, calls.CallContent, minted="call message"),
+    _type("tool.returned", "owner", calls.ToolReturned, calls.CallContent, minted="message"),
+    _type("run.requested", "owner", calls.RunRequested, calls.CallContent, minted="call"),
+    _type("run.returned", "owner", calls.RunReturned, calls.CallContent),
+    # sessions and conversations
+    _type("session.opened", "inbox", conversations.SessionOpened, conversations.SessionContent),
+    _type("session.changed", "inbox", conversations.SessionOpened, conversations.SessionContent),
+    _type("session.closing", "inbox", conversations.SessionClosing, minted="handover versions"),
+    _type("session.offered", "inbox", conversations.SessionOffered),
+    _type("session.closed", "inbox", conversations.SessionClosed),
+    _type(
+        "message.appended",
+        "inbox",
+        conversations.MessageAppended,
+        conversations.MessageContent,
+        minted="message round calls",
+    ),
+    _type("message.retracted", "inbox", conversations.MessageRetracted, journal.ReasonContent),
+    _type("message.pinned", "inbox", conversations.MessagePinned),
+    _type("summary.made", "inbox", conversations.SummaryMade, conversations.SummaryContent, minted="summary"),
+    _type("tokens.counted", "inbox", conversations.TokensCounted),
+    # state, graph, effects
+    _type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="revision expires_at"),
+    _type("state.deleted", "inbox", state.StateDeleted, minted="revision"),
+    _type("state.linked", "inbox", state.StateLinked, state.ValueContent),
+    _type("state.unlinked", "inbox", state.StateUnlinked),
+    _type("effect.declared", "inbox", state.EffectDeclared, state.EffectContent, minted="effect"),
+    _type("effect.settled", "inbox", state.EffectSettled, calls.CallContent, minted="retry_at"),
+    _type("effect.revived", "inbox", state.EffectRevived),
+    # workers and supervision
+    _type("worker.reported", "inbox", work.WorkerReported, work.ReportContent),
+    _type("worker.signalled", "inbox", work.WorkerSignalled, work.ReportContent, minted="signal"),
+    _type("child.started", "inbox", work.ChildStarted),
+    _type("child.exited", "inbox", work.ChildExited, journal.ReasonContent),
+    _type("supervisor.escalated", "inbox", work.SupervisorEscalated),
+    # tasks and workflows
+    _type("task.created", "owner", work.TaskCreated, work.PlanContent, minted="task"),
+    _type("task.modified", "owner", work.TaskModified, work.PlanContent, minted="revision"),
+    _type("task.changed", "owner", work.TaskChanged, journal.ReasonContent),
+    _type("task.deleted", "owner", work.TaskDeleted),
+    _type("node.changed", "owner", work.NodeChanged, frames.OutcomeContent),
+    # memory
+    _type("memory.noted", "inbox", memory.MemoryNoted, memory.MemoryContent, minted="memory"),
+    _type("memory.forgotten", "inbox", memory.MemoryForgotten, journal.ReasonContent),
+    _type("memory.extracted", "inbox", memory.MemoryExtracted),
+    _type("episode.recorded", "inbox", memory.EpisodeRecorded, memory.EpisodeContent, minted="episode"),
+)
+
+CATALOGUE: dict[str, EventType] = {row.name: row for row in _TYPES}
+
+_APP = _type("app.*", "inbox", AppFacts, AppContent)
+
+
+def event_type(name: str) -> EventType | None:
+    """The catalogue's row for a wire name; None if this release does not know it."""
+    return _APP if name.startswith(APP_PREFIX) else CATALOGUE.get(name)
+
+
+def known_type(name: str) -> EventType:
+    """The catalogue's row for a type that is to be written; refuses unknown names."""
+    row = event_type(name)
+    if row is None:
+        raise InvalidValue(f"{name!r} is not an event of the catalogue. An application's own events begin with 'app.'.")
+    return row

@@ -1,0 +1,137 @@
+"""Events of calls: intent before, outcome after, the same call id. Also the packs they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.records.events.envelope import Content, Facts
+from holdfast.records.usage import Usage
+
+
+class ModelRequested(Facts, frozen=True):
+    """A model is about to be called."""
+
+    call: str
+    frame: str
+    model: str | None = None
+    pack: str | None = None
+    attempt: int = 1
+    hosted_tools: bool = False
+    if_interrupted: str = "retry"
+
+
+class ModelResponded(Facts, frozen=True):
+    """A model answered; the text is the message at `message` of `stream`."""
+
+    call: str
+    frame: str
+    usage: Usage = Usage()
+    finish: str | None = None
+    stream: str | None = None
+    message: int | None = None
+    doubtful: Usage | None = None
+
+
+class CallFailed(Facts, frozen=True):
+    """A call ended in an error; what it used is recorded all the same."""
+
+    call: str
+    frame: str
+    error: str
+    retryable: bool = False
+    usage: Usage = Usage()
+    stream: str | None = None
+    message: int | None = None
+
+
+class ToolRequested(Facts, frozen=True):
+    """A tool is about to be called; its arguments are in the message at `message` of `stream`."""
+
+    call: str
+    frame: str
+    name: str
+    if_interrupted: str = "ask"
+    stream: str | None = None
+    message: int | None = None
+    position: int = 0
+    attempt: int = 1
+
+
+class ToolReturned(Facts, frozen=True):
+    """A tool returned; its body is the message at `message` of `stream`, or this event's content."""
+
+    call: str
+    frame: str
+    failed: bool = False
+    interrupted: bool = False
+    stream: str | None = None
+    message: int | None = None
+    tokens: int | None = None
+
+
+class RunRequested(Facts, frozen=True):
+    """A memoised step is about to run."""
+
+    call: str
+    frame: str
+    name: str
+    if_interrupted: str = "ask"
+
+
+class RunReturned(Facts, frozen=True):
+    """A memoised step returned; its value is this event's content."""
+
+    call: str
+    frame: str
+    failed: bool = False
+
+
+class CallContent(Content, frozen=True):
+    """Arguments, values and words of a call that has no conversation."""
+
+    arguments: Any = None
+    value: Any = None
+    error: str | None = None
+    provider_id: str | None = None
+    response: Any = None
+
+
+class ContextPacked(Facts, frozen=True):
+    """What a model was shown: each segment's source and cut, so that it can be shown again."""
+
+    pack: str
+    call: str
+    frame: str | None
+    digest: str
+    level: str
+    layout: str
+    tokenizer: str
+    exact: bool
+    renderer: int
+    settings: str
+    budget: int
+    used: int
+    role: str = "main"
+    window_start: int | None = None
+    cached_tokens: int = 0
+    limited_by: str | None = None
+    breakdown: dict[str, int] = {}
+    manifest: tuple[PackedSegment, ...] = ()
+
+
+class PackedSegment(Facts, frozen=True):
+    """One piece of a pack: where it came from and what was cut."""
+
+    kind: str
+    tokens: int
+    stream: str | None = None
+    first: int | None = None
+    last: int | None = None
+    handle: str | None = None
+    handle_version: int | None = None
+    artifact: str | None = None
+    entry: str | None = None
+    entry_version: int | None = None
+    cut: str | None = None
+    trust: str | None = None
+    priority: int | None = None

@@ -1,0 +1,158 @@
+"""The envelope: what every event carries, whatever happened.
+
+`facts` are ids, numbers and statuses, all that folding needs, and stay for ever.
+`content` is text and data that belongs to a subject, and can be erased.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+Trust = Literal["system", "operator", "user", "tool", "model", "external"]
+TRUST_LEVELS: Final[tuple[Trust, ...]] = ("system", "operator", "user", "tool", "model", "external")
+
+DEFAULT_TENANT: Final = "default"
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of an event that is kept for ever: never free text.
+
+    `artifacts` names the large bodies that this event keeps alive.
+    """
+
+    artifacts: tuple[str, ...] = ()
+
+
+class Content(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of an event that belongs to somebody and can be erased."""
+
+
+class AppFacts(Facts, frozen=True):
+    """Facts of an application's own event (`app.…`): small values that fold nothing in holdfast."""
+
+    data: dict[str, Any] = {}
+
+
+class AppContent(Content, frozen=True):
+    """Content of an application's own event: any JSON."""
+
+    data: Any = None
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """Stands where content used to be."""
+
+    def __repr__(self) -> str:
+        return "ERASED"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ERASED: Final = Erased()
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that has not happened yet: what somebody wants written."""
+
+    type: str
+    facts: Facts
+    content: Content | None = None
+    subject: str | None = None
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A draft in canonical bytes with its id, time and salt: all but its place in the stream."""
+
+    id: bytes
+    at: int
+    type: str
+    schema: int
+    facts: bytes
+    content: bytes | None
+    salt: bytes | None
+    subject: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of facts and content."""
+        return len(self.facts) + len(self.content or b"")
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes, and why: the part of the envelope that is the same for a whole batch."""
+
+    user: str | None = None
+    origin: str = "client"
+    trust: Trust = "system"
+    causation: bytes | None = None
+    correlation: bytes | None = None
+    app: str | None = None
+
+
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event exactly as the journal keeps it: bytes, never re-encoded.
+
+    `user` and `subject` are pseudonyms: integers of a table whose names can be erased.
+    `rest` counts the events of the same append that follow in this stream.
+    """
+
+    seq: int
+    tenant: str
+    stream: str
+    version: int
+    id: bytes
+    at: int
+    type: str
+    schema: int
+    key: str | None
+    rest: int
+    epoch: int | None
+    origin: str
+    trust: str
+    user: int | None
+    subject: int | None
+    causation: bytes | None
+    correlation: bytes | None
+    app: str | None
+    facts: bytes
+    content: bytes | None
+    salt: bytes | None
+    mac: bytes | None
+    hash: bytes
+
+    @property
+    def erased(self) -> bool:
+        """Whether there was content and it is gone."""
+        return self.content is None and self.mac is not None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that happened, as readers get it.
+
+    `facts` is the typed record of the catalogue, or a plain mapping for types that
+    this release does not know. `content` is None if there was none and ERASED if it was erased.
+    """
+
+    seq: int
+    tenant: str
+    stream: str
+    version: int
+    id: str
+    at: int
+    type: str
+    schema: int
+    facts: Any
+    content: Any = None
+    key: str | None = None
+    epoch: int | None = None
+    origin: str = "client"
+    trust: str = "system"
+    user: int | None = None
+    subject: int | None = None
+    causation: str | None = None
+    correlation: str | None = None
+    app: str | None = None
+    hash: str = ""

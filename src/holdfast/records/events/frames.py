@@ -1,0 +1,251 @@
+"""Events of frames: pushed, changed, lent to, suspended, resumed, popped.
+
+The nine names of the source documents stay; reservations, spending, handle removal,
+overdue marks and children in other streams have names of their own under `frame.`
+and `child.`, so that no event needs a map of arbitrary changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.records.events.envelope import Content, Facts
+from holdfast.records.frames import Limits
+from holdfast.records.usage import Usage
+
+
+class FramePushed(Facts, frozen=True):
+    """A unit of work began. `parent` is a frame of this stream; `outer` is one of another stream."""
+
+    frame: str
+    depth: int = 0
+    parent: str | None = None
+    outer: str | None = None
+    outer_stream: str | None = None
+    granted: int | None = None
+    limits: Limits = Limits()
+    deadline: int | None = None
+    conversation: str | None = None
+    visible_from: int | None = None
+
+
+class GoalContent(Content, frozen=True):
+    """What a frame is for."""
+
+    goal: str | None = None
+    inputs: Any = None
+    metadata: dict[str, Any] | None = None
+
+
+class FrameUpdated(Facts, frozen=True):
+    """Status, limits, deadline or texts of a frame changed; absent fields did not."""
+
+    frame: str
+    status: str | None = None
+    limits: Limits | None = None
+    deadline: int | None = None
+    granted: int | None = None
+    context_hash: str | None = None
+    texts: bool = False
+
+
+class FrameReserved(Facts, frozen=True):
+    """Tokens were set aside for a purpose; a negative amount gives them back."""
+
+    frame: str
+    purpose: str
+    amount: int
+
+
+class FrameSpent(Facts, frozen=True):
+    """Work was paid for, from a reservation if `purpose` is given."""
+
+    frame: str
+    usage: Usage
+    purpose: str | None = None
+    from_reserved: int = 0
+    overdraft: int = 0
+
+
+class FramePopped(Facts, frozen=True):
+    """A unit of work ended. `usage` is the whole subtree's; the grant goes back to the parent."""
+
+    frame: str
+    status: str
+    parent: str | None = None
+    granted: int = 0
+    usage: Usage = Usage()
+    used: int = 0
+    wakes_parent: bool = False
+    cascade: bool = False
+
+
+class OutcomeContent(Content, frozen=True):
+    """What came of it."""
+
+    summary: str | None = None
+    error: str | None = None
+    value: Any = None
+
+
+class FrameSuspended(Facts, frozen=True):
+    """Work stopped to wait. `token` is the hash of a link token, never the token."""
+
+    frame: str
+    question: str
+    kind: str
+    prior: str
+    parent: str | None = None
+    released: int = 0
+    expires_at: int | None = None
+    on_expiry: str | None = None
+    until: int | None = None
+    token: str | None = None
+    call: str | None = None
+    subtree: bool = False
+
+
+class QuestionContent(Content, frozen=True):
+    """What is asked."""
+
+    reason: str | None = None
+    options: list[str] | None = None
+    recommended: str | None = None
+    arguments: Any = None
+    payload: Any = None
+
+
+class QuestionReissued(Facts, frozen=True):
+    """The link token was replaced; the earlier one is void."""
+
+    frame: str
+    question: str
+    token: str
+    expires_at: int | None = None
+
+
+class QuestionAnswered(Facts, frozen=True):
+    """Somebody authorised answered, by id or by token; the owner resumes the frame."""
+
+    frame: str
+    question: str
+    via: str
+    approved: bool | None = None
+    edited: bool = False
+
+
+class AnswerContent(Content, frozen=True):
+    """The answer, with arguments as edited on approval."""
+
+    payload: Any = None
+    arguments: Any = None
+    note: str | None = None
+
+
+class FrameResumed(Facts, frozen=True):
+    """A suspended frame went on, its grant reserved again and its deadline moved by the pause."""
+
+    frame: str
+    question: str
+    status: str
+    parent: str | None = None
+    reserved_again: int = 0
+    deadline: int | None = None
+
+
+class FrameOverdue(Facts, frozen=True):
+    """A frame passed its deadline; a flag for people, not an end."""
+
+    frame: str
+    deadline: int
+
+
+class HandleAdded(Facts, frozen=True):
+    """Evidence was attached, or attached again with new values."""
+
+    frame: str
+    handle: str
+    kind: str
+    priority: int = 50
+    position: int = 0
+    tokens: int | None = None
+    policy: str | None = None
+    trust: str | None = None
+    source_stream: str | None = None
+    source_version: int | None = None
+    call: str | None = None
+
+
+class HandleContent(Content, frozen=True):
+    """What the evidence is and where it lies."""
+
+    description: str | None = None
+    target: str | None = None
+    body: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class HandlesRemoved(Facts, frozen=True):
+    """Evidence was detached. Reversible: `removal` names this act."""
+
+    frame: str
+    handles: tuple[str, ...]
+    removal: str
+
+
+class HandlesRestored(Facts, frozen=True):
+    """What one removal or compaction detached is attached again."""
+
+    frame: str
+    handles: tuple[str, ...]
+    removal: str
+
+
+class ResultAdded(Facts, frozen=True):
+    """A frame produced something."""
+
+    frame: str
+    position: int
+    kind: str
+    ref: str
+
+
+class FrameCompacted(Facts, frozen=True):
+    """A frame's context was made smaller; what was detached can be restored by `compaction`."""
+
+    frame: str
+    compaction: str
+    strategy: str
+    level: str
+    removed: tuple[str, ...] = ()
+    original_tokens: int = 0
+    final_tokens: int = 0
+    summarized: int = 0
+    reached_target: bool = True
+
+
+class ChildPushed(Facts, frozen=True):
+    """A frame of this stream lent tokens to a child in another stream."""
+
+    frame: str
+    child: str
+    child_stream: str
+    granted: int = 0
+
+
+class ChildSettled(Facts, frozen=True):
+    """A child in another stream ended; its grant comes back and its usage is recorded."""
+
+    frame: str
+    child: str
+    status: str
+    granted: int = 0
+    usage: Usage = Usage()
+    used: int = 0
+    wakes_parent: bool = False
+
+
+class CancelRequested(Facts, frozen=True):
+    """Somebody asked for a frame to stop; its owner acts on it."""
+
+    frame: str

@@ -1,0 +1,121 @@
+"""Frames: units of work on a call stack, as facts. Goals and texts stay in the events.
+
+A `Frame` holds numbers, ids and statuses only, so that folding and loading give the
+same record whether or not any content was erased in between.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.records.usage import Usage
+
+FrameStatus = Literal["active", "waiting", "suspended", "completed", "failed", "cancelled"]
+LIVE: frozenset[str] = frozenset({"active", "waiting", "suspended"})
+ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+
+IfInterrupted = Literal["ask", "retry", "fail"]
+CallKind = Literal["model", "tool", "run"]
+QuestionKind = Literal["approval", "input", "external", "checkpoint", "pause", "timer"]
+OnExpiry = Literal["fail", "cancel", "keep"]
+
+# Scores are stored, names are shown: order is what packing needs.
+Priority = Literal["critical", "high", "medium", "low", "background"]
+PRIORITY_SCORE: dict[str, int] = {"critical": 100, "high": 75, "medium": 50, "low": 25, "background": 10}
+
+HandleKind = Literal["event_ref", "tool_output", "worker_finding", "worker_learning", "artifact", "document", "url"]
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one frame may do. The defaults are those of a bare frame pushed at the low level."""
+
+    context_tokens: int = 4000
+    tool_calls: int = 10
+    depth: int = 3
+    timeout_ms: int | None = 120_000
+
+
+class Handle(msgspec.Struct, frozen=True, kw_only=True):
+    """A pointer to evidence; its description and target are in the event `version` names."""
+
+    id: str
+    kind: str
+    priority: int
+    position: int
+    tokens: int | None
+    version: int
+    removed: str | None = None
+
+
+class ResultRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A pointer to something a frame produced; its summary is in the event `version` names."""
+
+    position: int
+    kind: str
+    ref: str
+    version: int
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """An intent without an outcome: a model, tool or memoised call that is under way or was torn."""
+
+    id: str
+    kind: str
+    name: str | None
+    if_interrupted: str
+    version: int
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A suspension that waits; reason and options are in the event `version` names."""
+
+    id: str
+    kind: str
+    prior: str
+    version: int
+    suspended_at: int
+    released: int = 0
+    expires_at: int | None = None
+    on_expiry: str | None = None
+    until: int | None = None
+    token: str | None = None
+    answer: int | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One live unit of work. `version` is that of the stream when it last changed."""
+
+    id: str
+    parent: str | None
+    depth: int
+    status: str
+    granted: int | None
+    limits: Limits
+    pushed: int
+    goal: int
+    version: int
+    created_at: int
+    deadline: int | None = None
+    used: int = 0
+    reserved: int = 0
+    lent: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage(cost=0)
+    error: int | None = None
+    context_hash: str | None = None
+    reservations: dict[str, int] = {}
+    handles: dict[str, Handle] = {}
+    results: tuple[ResultRef, ...] = ()
+    calls: dict[str, Call] = {}
+    question: Question | None = None
+
+
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream's events add up to: its version, its owner's epoch, its live frames."""
+
+    version: int = 0
+    epoch: int = 0
+    closed: bool = False
+    frames: dict[str, Frame] = {}

@@ -1,0 +1,79 @@
+"""Identifiers: ULIDs made by holdfast, and ids chosen by people, checked at every door.
+
+A ULID is 26 characters of Crockford base 32 outside and 16 bytes inside. Its order
+is the order of creation within one generator; across machines the clock never orders
+anything here, streams and versions do.
+"""
+
+from __future__ import annotations
+
+import base64
+import unicodedata
+
+from holdfast.errors import InvalidValue
+
+MAX_ID_CHARS = 128
+MAX_KEY_BYTES = 512
+
+ULID_CHARS = 26
+_CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RFC4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_TO_CROCKFORD = bytes.maketrans(_RFC4648, _CROCKFORD)
+_FROM_CROCKFORD = bytes.maketrans(_CROCKFORD, _RFC4648)
+_ENTROPY_BITS = 80
+_LIMIT = 1 << 128
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def ulid_text(raw: bytes) -> str:
+    """The 26 characters of a 16-byte ULID."""
+    # Four zero bytes in front align the 128 bits to the right edge of 32 characters.
+    return base64.b32encode(b"\0\0\0\0" + raw)[6:].translate(_TO_CROCKFORD).decode("ascii")
+
+
+def ulid_bytes(text: str) -> bytes:
+    """The 16 bytes of a ULID's text; refuses anything that is not exactly one."""
+    if len(text) == ULID_CHARS and text[0] <= "7" and text.isascii():
+        plain = text.encode("ascii")
+        if not plain.translate(None, _CROCKFORD):
+            return base64.b32decode(b"AAAAAA" + plain.translate(_FROM_CROCKFORD))[4:]
+    raise InvalidValue(f"{text[:40]!r} is not a ULID: 26 characters of Crockford base 32 are needed.")
+
+
+def next_ulid(previous: int, milliseconds: int, entropy: int) -> int:
+    """The ULID after `previous` as an integer: strictly larger, whatever the clock does."""
+    fresh = (milliseconds << _ENTROPY_BITS) | entropy
+    if fresh <= previous:
+        # Same millisecond, or the clock went back: count on from the last one.
+        fresh = previous + 1
+    if fresh >= _LIMIT:
+        raise InvalidValue("No ULIDs are left for this clock. Check the system time.")
+    return fresh
+
+
+def check_id(value: object, what: str = "id", *, limit: int = MAX_ID_CHARS) -> str:
+    """An id from outside: 1 to 128 characters, NFC, no control characters or surrogates."""
+    if not isinstance(value, str):
+        raise InvalidValue(f"{what} must be a string, not {type(value).__name__}.")
+    if not value:
+        raise InvalidValue(f"{what} must not be empty.")
+    if len(value) > limit:
+        raise InvalidValue(f"{what} has {len(value)} characters; at most {limit} are allowed.")
+    if value.isascii():
+        if value.isprintable():
+            return value
+        raise InvalidValue(f"{what} {value!r} holds a control character. Use printable text.")
+    for char in value:
+        if unicodedata.category(char) in _UNPRINTABLE:
+            raise InvalidValue(f"{what} {value!r} holds a control character or a lone surrogate. Use printable text.")
+    if not unicodedata.is_normalized("NFC", value):
+        raise InvalidValue(f"{what} {value!r} is not in Unicode NFC form, so it would have an invisible twin.")
+    return value
+
+
+def check_key(value: object) -> str:
+    """An idempotency key: like an id, but up to 512 bytes."""
+    key = check_id(value, "key", limit=MAX_KEY_BYTES)
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise InvalidValue(f"key is over {MAX_KEY_BYTES} bytes. Use a shorter one, such as a request id.")
+    return key

@@ -1,0 +1,63 @@
+"""What is asked of a journal besides writing, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is to do."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of events: of a stream in order of version, or of a tenant in order of seq.
+
+    `after` and `until` are exclusive and inclusive bounds of that order; newest first if `backwards`.
+    """
+
+    tenant: str
+    stream: str | None = None
+    after: int = 0
+    until: int | None = None
+    types: tuple[str, ...] = ()
+    backwards: bool = False
+    limit: int = 256
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """A pseudonym and, until it is erased, the name it stands for."""
+
+    id: int
+    name: str | None
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure removed."""
+
+    subject: int
+    events: int
+    artifacts: int
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, where, and what it means."""
+
+    kind: str
+    where: str
+    problem: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What `verify` looked at and found."""
+
+    events: int
+    streams: int
+    rows: int
+    artifacts: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings

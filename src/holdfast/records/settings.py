@@ -1,0 +1,33 @@
+"""Settings: every limit in one place, the same on every door."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and sizes. `holdfast.open(settings=…)` or the environment set them."""
+
+    event_bytes: int = 1_000_000
+    """Facts and content of one event. `HOLDFAST_EVENT_BYTES`"""
+
+    artifact_bytes: int = 64_000_000
+    """One artifact. `HOLDFAST_ARTIFACT_BYTES`"""
+
+    inline_artifact_bytes: int = 256_000
+    """Artifacts up to this size lie in the database, larger ones in files. `HOLDFAST_INLINE_ARTIFACT_BYTES`"""
+
+    nesting: int = 64
+    """Levels of lists and objects inside one another. `HOLDFAST_NESTING`"""
+
+    cached_streams: int = 1_000
+    """Stream states kept in memory; 0 turns the cache off. `HOLDFAST_CACHED_STREAMS`"""
+
+    busy_ms: int = 30_000
+    """How long to wait for another process's write lock. `HOLDFAST_BUSY_MS`"""
+
+    group_members: int = 64
+    """Callers that share one commit, at most. `HOLDFAST_GROUP_MEMBERS`"""
+
+    group_bytes: int = 1_000_000
+    """Bytes that share one commit, at most. `HOLDFAST_GROUP_BYTES`"""
