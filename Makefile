@@ -18,12 +18,11 @@ $(READY): pyproject.toml requirements/dev.txt
 demo: setup           ## append, kill -9, reopen, verify
 	@$(BIN)/holdfast demo
 
-lint: setup           ## style, types, layers, security
+lint: setup           ## style, security, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
 
 test: lint            ## lint and every behaviour, at test volume
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

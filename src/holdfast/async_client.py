@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast.client import Holdfast
 from holdfast.client import open as open_sync
@@ -89,7 +89,12 @@ class AsyncJournalView:
         start = await self._threads.run(self._view._start, scope) if after is None else after
         following = reading.Following(ports, self._view._query(scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
-        unwatch = ports.journal.watch(lambda: loop.call_soon_threadsafe(happened.set))
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(happened.set)
+
+        unwatch = ports.journal.watch(tell)
         try:
             last = ports.clock.monotonic()
             while True:
@@ -210,7 +215,7 @@ class AsyncHoldfast:
             await asyncio.shield(asyncio.ensure_future(self._threads.run(self._client.close)))
             self._threads.close()
 
-    async def __aenter__(self) -> AsyncHoldfast:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

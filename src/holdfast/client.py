@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from holdfast.records.events.envelope import DEFAULT_TENANT
 from holdfast.records.ids import check_id
 from holdfast.records.settings import Settings
 
-_warned = False
+_warned: list[bool] = []
 
 
 class Holdfast:
@@ -47,7 +47,7 @@ class Holdfast:
         if self._owner:
             self._ports.journal.close()
 
-    def __enter__(self) -> Holdfast:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -79,10 +79,9 @@ def open(
 
 def _warn_inside_a_loop() -> None:
     """Once: a call that waits for the disk inside an event loop stops everything else in it."""
-    global _warned
     asyncio: Any = sys.modules.get("asyncio")
     if not _warned and asyncio is not None and asyncio._get_running_loop() is not None:
-        _warned = True
+        _warned.append(True)
         warnings.warn(
             "Holdfast waits for the disk and is used inside a running event loop. Use holdfast.open_async instead.",
             stacklevel=3,

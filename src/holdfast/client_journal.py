@@ -18,7 +18,7 @@ from holdfast.records.batches import Appended
 from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
 from holdfast.records.ids import check_id, check_key
-from holdfast.records.reports import Erasure, Progress, Verified
+from holdfast.records.reports import Erasure, Progress, Query, Verified
 from holdfast.records.scope import Scope
 
 Address = Scope | str
@@ -147,7 +147,7 @@ class JournalView:
                     count += 1
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
+            partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -167,11 +167,9 @@ class JournalView:
 
     def _query(
         self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
-    ) -> reading.Query:
+    ) -> Query:
         stream = None if scope is None else Scope.of(scope).text
-        return reading.query_for(
-            self._acting, stream, after=after, until=until, types=tuple(types), backwards=backwards
-        )
+        return reading.query_for(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
 
 
 def _create(path: Path) -> Any:

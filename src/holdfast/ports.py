@@ -104,7 +104,7 @@ class Journal(Protocol):
         """Every artifact with its tenant, its body read in."""
 
     def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
-        """Write exact copies, each with its tenant, into this journal, which must be empty; it takes the secret over."""
+        """Write exact copies, each with its tenant, into this journal, which must be empty, and take the secret."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         """A consistent copy while others write."""

@@ -36,10 +36,10 @@ def refusal(part: Part, head: Head) -> HoldfastError | None:
     for event in part.events:
         if event.type == TAKES_LEASE:
             epoch += 1
-            taken = decode(event.facts, LeaseTaken)
+            taken: LeaseTaken = decode(event.facts, LeaseTaken)
             if taken.epoch != epoch:
                 return Conflict(
-                    f"{part.stream} is under epoch {epoch - 1}, so the next lease has epoch {epoch}, not {taken.epoch}: "
+                    f"{part.stream} is under epoch {epoch - 1}; the next lease has epoch {epoch}, not {taken.epoch}: "
                     "another owner was first. Reload and try again."
                 )
     return None

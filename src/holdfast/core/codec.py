@@ -9,8 +9,9 @@ because msgspec would write NaN as null and other types as strings without a wor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -21,8 +22,6 @@ from holdfast.records.events.envelope import ERASED, Draft, Event, Sealed, Store
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
 
-T = TypeVar("T")
-
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INT_LIMIT = 2**63
 
@@ -32,37 +31,60 @@ def check_plain(value: object, nesting: int = 64) -> None:
     stack: list[tuple[Any, int]] = [(value, 0)]
     while stack:
         item, depth = stack.pop()
-        kind = type(item)
-        if kind is str:
-            if "\0" in item:
-                raise InvalidValue("Text holds a NUL character, which not every backend can store. Remove it.")
-        elif item is None or kind is bool:
-            continue
-        elif kind is int:
-            if not -_INT_LIMIT <= item < _INT_LIMIT:
-                raise InvalidValue(f"{str(item)[:30]} does not fit in 64 bits. Store large integers as strings.")
-        elif kind is float:
-            if not math.isfinite(item):
-                raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
-        elif depth >= nesting:
-            raise InvalidValue(f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact.")
-        elif kind is dict:
-            for key in item:
-                if type(key) is not str:
-                    raise InvalidValue(f"Object keys must be strings, not {type(key).__name__} ({key!r:.40}).")
-                if "\0" in key:
-                    raise InvalidValue("An object key holds a NUL character. Remove it.")
-            stack.extend((child, depth + 1) for child in item.values())
-        elif kind is list or kind is tuple:
-            stack.extend((child, depth + 1) for child in item)
+        check = _SCALARS.get(type(item))
+        if check is not None:
+            check(item)
         elif isinstance(item, msgspec.Struct):
             # A record is a level that the caller did not write: do not charge for it.
             stack.extend((getattr(item, field), depth) for field in item.__struct_fields__)
+        elif depth >= nesting:
+            raise InvalidValue(f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact.")
         else:
-            raise InvalidValue(
-                f"{type(item).__name__} is not plain JSON data. "
-                "Convert it to dict, list, str, int, float, bool or None first."
-            )
+            stack.extend((child, depth + 1) for child in _children(item))
+
+
+def _check_text(item: str) -> None:
+    if "\0" in item:
+        raise InvalidValue("Text holds a NUL character, which not every backend can store. Remove it.")
+
+
+def _check_integer(item: int) -> None:
+    if not -_INT_LIMIT <= item < _INT_LIMIT:
+        raise InvalidValue("An integer does not fit in 64 bits. Store large integers as strings.")
+
+
+def _check_float(item: float) -> None:
+    if not math.isfinite(item):
+        raise InvalidValue(f"{item} is not a JSON number. Store null or a string instead.")
+
+
+def _check_nothing(item: object) -> None:
+    """True, False and None have only one form."""
+
+
+_SCALARS: dict[type, Callable[[Any], None]] = {
+    str: _check_text,
+    int: _check_integer,
+    float: _check_float,
+    bool: _check_nothing,
+    type(None): _check_nothing,
+}
+
+
+def _children(item: Any) -> Iterable[Any]:
+    """What a list or object holds; keys are checked here."""
+    if type(item) is list or type(item) is tuple:
+        return item
+    if type(item) is not dict:
+        raise InvalidValue(
+            f"{type(item).__name__} is not plain JSON data. "
+            "Convert it to dict, list, str, int, float, bool or None first."
+        )
+    for key in item:
+        if type(key) is not str:
+            raise InvalidValue(f"Object keys must be strings, not {type(key).__name__} ({key!r:.40}).")
+        _check_text(key)
+    return item.values()
 
 
 def encode(value: object, nesting: int = 64) -> bytes:
@@ -79,13 +101,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def decode(data: bytes, kind: type[T] | Any = Any) -> T:
+def decode(data: bytes, kind: Any = Any) -> Any:
     """Bytes from the journal as a record or as plain data; anything unreadable is corruption."""
     try:
-        value: T = _decoder(kind).decode(data)
+        return _decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"Stored data cannot be read ({error}). Run `holdfast verify`.") from None
-    return value
 
 
 def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> Sealed:

@@ -14,7 +14,7 @@ DAY_MS = 86_400_000
 
 
 def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
-    """Keyed, so that a name tells nothing to who does not have the journal; per tenant, so that no one sees another's."""
+    """Keyed, so that a name tells nothing without the journal; per tenant, so that none can probe another's."""
     key = hmac.digest(secret, tenant.encode(), "sha256")
     return hmac.digest(key, body, hashlib.sha256)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -24,21 +24,19 @@ def query_for(
     *,
     after: int = 0,
     until: int | None = None,
-    types: tuple[str, ...] = (),
+    types: Sequence[str] = (),
     backwards: bool = False,
 ) -> Query:
     """A checked query."""
     for name, bound in (("after", after), ("until", until)):
         if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 0):
             raise InvalidValue(f"{name} must be a cursor of 0 or more, not {bound!r}.")
-    if isinstance(types, str):
-        types = (types,)
     return Query(
         tenant=acting.tenant,
         stream=stream,
         after=after,
         until=until,
-        types=tuple(types),
+        types=(types,) if isinstance(types, str) else tuple(types),
         backwards=backwards,
         limit=PAGE,
     )

@@ -116,10 +116,10 @@ def _item(line: dict[str, Any], number: int) -> Item:
             name = bytes.fromhex(line["name"])
             return tenant, Artifact(name=name, size=line["size"], at=line["at"], body=body, erased=bool(line["erased"]))
         if kind == "event":
-            for name in _BYTES:
-                line[name] = None if line[name] is None else _unb64(line[name], number)
-            for name in _TEXT:
-                line[name] = None if line[name] is None else line[name].encode()
+            for field in _BYTES:
+                line[field] = None if line[field] is None else _unb64(line[field], number)
+            for field in _TEXT:
+                line[field] = None if line[field] is None else line[field].encode()
             return tenant, StoredEvent(**line)
         raise InvalidValue(f"kind {kind!r} is unknown")
     except (InvalidValue, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.artifacts import artifact_name
 from holdfast.ports import Ports
 from holdfast.records.batches import Head
+from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Finding, Progress, Query, Verified
 from holdfast.records.rows import Row
@@ -103,7 +104,7 @@ class _Run:
         if self._ports.journal.load(tenant, head.stream) != state:
             self._found("state", where, "the rows of its live frames do not give the state that its events give")
 
-    def _stored(self, tenant: str, stream: str):  # type: ignore[no-untyped-def]
+    def _stored(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
         after = 0
         while found := self._ports.journal.read(Query(tenant=tenant, stream=stream, after=after, limit=PAGE)):
             yield from found

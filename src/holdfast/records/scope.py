@@ -115,6 +115,13 @@ def _encode(name: str) -> str:
     return "%2E" + text[1:] if text.startswith(".") else text
 
 
+def _decode(piece: str) -> str:
+    try:
+        return unquote(piece, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidValue(f"{piece!r} is not percent-encoded UTF-8, so it is no part of a scope.") from None
+
+
 @lru_cache(maxsize=1024)
 def parse_scope(text: str) -> Scope:
     """Read a scope's text form back; refuses any text that is not exactly one."""
@@ -125,9 +132,7 @@ def parse_scope(text: str) -> Scope:
         raise InvalidValue(
             f"{text!r} is not a scope. Write kind/id pairs such as session/s1, or a bare id without '/' for a session."
         )
-    scope = Scope(
-        tuple((kind, unquote(name, errors="strict")) for kind, name in zip(pieces[::2], pieces[1::2], strict=True))
-    )
+    scope = Scope(tuple(zip(pieces[::2], map(_decode, pieces[1::2]), strict=True)))
     if scope.text != text:
         raise InvalidValue(f"{text!r} is not in canonical form; write {scope.text!r}.")
     return scope

@@ -24,16 +24,13 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.input + self.output
 
     def __add__(self, other: Usage) -> Usage:
-        if self.cost is None and other.cost is None:
-            cost = None
-        else:
-            cost = (self.cost or 0) + (other.cost or 0)
+        unknown = self.cost is None and other.cost is None
         return Usage(
             input=self.input + other.input,
             cached_input=self.cached_input + other.cached_input,
             cache_write=self.cache_write + other.cache_write,
             output=self.output + other.output,
             reasoning=self.reasoning + other.reasoning,
-            cost=cost,
+            cost=None if unknown else (self.cost or 0) + (other.cost or 0),
             model=self.model if self.model == other.model else None,
         )

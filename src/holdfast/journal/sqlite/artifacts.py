@@ -36,7 +36,7 @@ class ArtifactFiles:
                     file.write(body)
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(temporary, target)
+                Path(temporary).replace(target)
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise

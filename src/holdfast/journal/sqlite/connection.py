@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import apsw
 
@@ -57,7 +57,7 @@ def open_connection(
         raise translate(error) from error
     try:
         connection.set_busy_handler(patience(busy_ms))
-        connection.create_scalar_function("holdfast_mac", content_mac, 2, deterministic=True)
+        connection.create_scalar_function("holdfast_mac", cast(Any, content_mac), 2, deterministic=True)
         write_ahead_log(connection, busy_ms)
         durable_commits(connection, durability)
         real_disk_flush(connection)
@@ -100,10 +100,14 @@ def patience(busy_ms: int) -> Callable[[int], bool]:
             began = now
         if (now - began) * 1000 > busy_ms:
             return False
-        time.sleep(random.uniform(0.0002, 0.002 if count < 20 else 0.01))
+        time.sleep(_uneven(0.0002, 0.002 if count < 20 else 0.01))
         return True
 
     return wait
+
+
+def _uneven(shortest: float, longest: float) -> float:
+    return random.uniform(shortest, longest)  # noqa: S311  only to keep waiters out of step
 
 
 def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
@@ -120,7 +124,7 @@ def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
         except (apsw.BusyError, apsw.LockedError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(random.uniform(0.001, 0.01))
+            time.sleep(_uneven(0.001, 0.01))
     if mode != "wal":
         raise Unavailable(f"SQLite keeps journal mode {mode!r} here; holdfast needs WAL. Use a local disk.")
 
@@ -159,6 +163,11 @@ def _set(connection: apsw.Connection, name: str, value: int) -> None:
         raise Unavailable(f"SQLite keeps {name} at {actual!r} instead of {value!r}. holdfast cannot run like this.")
 
 
+def ask(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    """Every row of an answer. Nothing is left undrained, which would keep a lock."""
+    return connection.execute(sql, values).fetchall()
+
+
 def translate(error: BaseException, *, committing: bool = False) -> HoldfastError:
     """A driver's error as one of ours. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
@@ -166,7 +175,8 @@ def translate(error: BaseException, *, committing: bool = False) -> HoldfastErro
     detail = f"({error})"
     if committing:
         return OutcomeUnknown(
-            f"The commit failed {detail} and may or may not have reached the disk. Call again with the same key to find out."
+            f"The commit failed {detail} and may or may not have reached the disk. "
+            "Call again with the same key to find out."
         )
     if isinstance(error, apsw.FullError):
         return StorageFull()

@@ -210,7 +210,7 @@ _UNSAFE_MESSAGE = (
 
 def _file_id(path: Path) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)
+        status = path.stat()
     except OSError:
         return None
     return (status.st_dev, status.st_ino)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.errors import Busy, NotFound
+from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.plan import Plan
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.batches import Batch, Part
@@ -48,7 +49,7 @@ def erase(
 
 
 def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
-    ((events,),) = connection.execute(queries()["erasable"], (tenant, subject)).fetchall()
+    ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
     doomed = connection.execute(queries()["erasable_artifacts"], (tenant, subject)).fetchall()
     connection.execute(queries()["erase_content"], (tenant, subject))
     if doomed:

@@ -16,7 +16,7 @@ from holdfast.errors import Closed, NotFound
 from holdfast.journal.grouping import Group, Member
 from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.connection import Durability, create_file, require_sqlite
+from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
 from holdfast.journal.sqlite.plan import read_append, stored_event
 from holdfast.journal.sqlite.statements import queries
@@ -145,7 +145,7 @@ class SqliteJournal:
         with self._polling, self.connections.polling() as (connection, fresh):
             changed = connection.pragma("data_version")
             if fresh or changed != self._seen[0]:
-                ((newest,),) = connection.execute(queries()["position"]).fetchall()
+                ((newest,),) = ask(connection, queries()["position"])
                 self._seen = (changed, newest)
             return self._seen[1]
 

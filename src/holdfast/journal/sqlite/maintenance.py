@@ -17,10 +17,10 @@ from holdfast.core.project import project
 from holdfast.core.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.connection import create_file, translate
+from holdfast.journal.sqlite.connection import ask, create_file, translate
 from holdfast.journal.sqlite.plan import event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
-from holdfast.journal.sqlite.statements import bind, key_columns, queries
+from holdfast.journal.sqlite.statements import bind, queries, select_all
 from holdfast.records.batches import Artifact, Head
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Progress, Subject
@@ -36,26 +36,18 @@ ITEMS_A_STEP = 1_000
 def rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
     """A projection from end to end, in order of tenant, stream and key."""
     table = TABLES[name]
-    order = ", ".join(("t.name", "s.name", *(f"p.{column}" for column in table.key)))
-    columns = ", ".join(f"p.{column}" for column in table.names)
-    sql = (
-        f"SELECT t.name, s.name, {columns} FROM {table.name} AS p JOIN tenants AS t ON t.id = p.tenant "
-        f"JOIN streams AS s ON s.id = p.stream ORDER BY {order}"
-    )
-    assert set(key_columns(table)) <= {"tenant", "stream", *table.key}
     with journal.reading() as connection:
-        for tenant, stream, *values in connection.execute(sql):
+        for tenant, stream, *values in connection.execute(select_all(table)):
             yield tenant, stream, dict(zip(table.names, values, strict=True))
 
 
 def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
     """One at a time: bodies may be large."""
-    tenants = {}
     after: tuple[int, bytes] = (-1, b"")
     while True:
         with journal.reading() as connection:
             row = connection.execute(queries()["all_artifacts"], after).fetchone()
-            tenants = {name: id for name, id in connection.execute(queries()["tenant_ids"])}
+            tenants = dict(ask(connection, queries()["tenant_ids"]))
         if row is None:
             return
         tenant, name, size, at, file, erased, body = row
@@ -103,7 +95,7 @@ def backup(journal: SqliteJournal, target: Path, progress: Progress | None = Non
             files = source.execute(queries()["artifact_files"]).fetchall()  # The snapshot begins with the first read.
             _copy(source, partial, progress)
         _copy_files(journal, target, files)
-        os.replace(partial, target)
+        partial.replace(target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

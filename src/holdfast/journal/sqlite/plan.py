@@ -22,6 +22,7 @@ from holdfast.core.codec import decode_facts
 from holdfast.core.place import new_head, place
 from holdfast.core.project import project
 from holdfast.errors import HoldfastError
+from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.statements import bind, queries
 from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
 from holdfast.records.events.envelope import StoredEvent
@@ -53,7 +54,7 @@ class Plan:
 
     def _read(self, batches: Sequence[Batch], sql: str) -> None:
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
-        found = self._connection.execute(sql, (_JSON.encode(wanted).decode(),)).fetchall()
+        found = ask(self._connection, sql, (_JSON.encode(wanted).decode(),))
         for index, tenant, stream, version, head, epoch, closed, keyed, last, streams in found:
             name, stream_name, key = wanted[index]
             self._tenants[name] = tenant
@@ -162,7 +163,7 @@ class Plan:
     def _tenant(self, name: str) -> int:
         known = self._tenants[name]
         if known is None:
-            ids = [id for _, id in self._connection.execute(queries()["tenant_ids"])]
+            ids = [id for _, id in ask(self._connection, queries()["tenant_ids"])]
             known = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
             self._tenants[name] = known
             self._first.append((queries()["insert_tenant"], (known, name)))
@@ -172,14 +173,14 @@ class Plan:
         known = self._subjects.get((tenant, name))
         if known is None:
             names = _JSON.encode([name]).decode()
-            ((_, known),) = self._connection.execute(queries()["find_subjects"], (names, tenant)).fetchall()
+            ((_, known),) = ask(self._connection, queries()["find_subjects"], (names, tenant))
             if known is None:
                 known = self._new_subject(tenant, name)
             self._subjects[tenant, name] = known
         return known
 
     def _new_subject(self, tenant: int, name: str) -> int:
-        ((fresh,),) = self._connection.execute(queries()["next_subject"], (tenant,)).fetchall()
+        ((fresh,),) = ask(self._connection, queries()["next_subject"], (tenant,))
         fresh = max([fresh, *(id + 1 for (owner, _), id in self._subjects.items() if owner == tenant)])
         digest = subject_digest(self._secret, name)
         self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
@@ -280,12 +281,12 @@ def read_append(
 ) -> list[StoredEvent]:
     """The events of one append to a stream, of which the first has this version."""
     values = (tenant[1], stream[1], version, version)
-    (row,) = connection.execute(queries()["events_between"], values).fetchall()
+    (row,) = ask(connection, queries()["events_between"], values)
     first = stored_event(row, tenant[0], stream[0])
     if not first.rest:
         return [first]
     values = (tenant[1], stream[1], version, version + first.rest)
-    rows = connection.execute(queries()["events_between"], values).fetchall()
+    rows = ask(connection, queries()["events_between"], values)
     return [stored_event(row, tenant[0], stream[0]) for row in rows]
 
 

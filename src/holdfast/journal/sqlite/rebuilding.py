@@ -16,8 +16,8 @@ from holdfast.core.codec import decode_facts
 from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import Corrupt
-from holdfast.journal.sqlite.connection import translate
-from holdfast.journal.sqlite.statements import bind, queries
+from holdfast.journal.sqlite.connection import ask, translate
+from holdfast.journal.sqlite.statements import bind, drop, queries, rename
 from holdfast.records.reports import Progress
 
 if TYPE_CHECKING:
@@ -65,22 +65,20 @@ class _Rebuild:
             raise
 
     def _newest(self) -> int:
-        ((newest,),) = self._connection.execute(queries()["position"]).fetchall()
-        return int(newest)
+        return int(ask(self._connection, queries()["position"])[0][0])
 
     def _make_shadows(self) -> None:
         for table in PROJECTIONS:
-            self._connection.execute(f"DROP TABLE IF EXISTS {table.name}{SHADOW}")
+            self._connection.execute(drop("TABLE", table.name + SHADOW))
             sql = self._sql("table", table.name)
             self._connection.execute(sql.replace(table.name, table.name + SHADOW, 1))
 
     def _sql(self, kind: str, name: str) -> str:
         wanted = "SELECT sql FROM sqlite_schema WHERE type = ? AND name = ?"
-        ((sql,),) = self._connection.execute(wanted, (kind, name)).fetchall()
-        return str(sql)
+        return str(ask(self._connection, wanted, (kind, name))[0][0])
 
     def _apply(self, limit: int) -> int:
-        rows = self._connection.execute(queries()["events_after"], (self._applied, 2**62, limit)).fetchall()
+        rows = ask(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
         statements: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table.name: [] for table in PROJECTIONS}
         for row in rows:
             facts = decode_facts(row[6], row[7], row[18])
@@ -113,17 +111,17 @@ class _Rebuild:
             pass
         names = [table.name for table in PROJECTIONS]
         indexes = self._of_tables("index", names)
-        views = list(self._connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'view'"))
+        views = ask(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
         for name, _ in views:
             # A view over a table that is being renamed would block the renaming.
-            self._connection.execute(f"DROP VIEW {name}")
+            self._connection.execute(drop("VIEW", name))
         for name in reversed(names):
-            self._connection.execute(f"DROP TABLE {name}")
+            self._connection.execute(drop("TABLE", name))
         for name in names:
-            self._connection.execute(f"ALTER TABLE {name}{SHADOW} RENAME TO {name}")
+            self._connection.execute(rename(name + SHADOW, name))
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
-        broken = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        broken = ask(self._connection, "PRAGMA foreign_key_check")
         if broken:
             raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
 

@@ -103,3 +103,23 @@ def _update(name: str, table: Table, columns: tuple[str, ...], amounts: tuple[st
 @cache
 def _drop(name: str, table: Table) -> str:
     return f"DELETE FROM {name} WHERE {_where(table)}"
+
+
+def select_all(table: Table) -> str:
+    """A projection with the names of tenant and stream, in order of tenant, stream and key."""
+    columns = ", ".join(f"p.{column}" for column in table.names)
+    order = ", ".join(("t.name", "s.name", *(f"p.{column}" for column in table.key)))
+    return (
+        f"SELECT t.name, s.name, {columns} FROM {table.name} AS p JOIN tenants AS t ON t.id = p.tenant "
+        f"JOIN streams AS s ON s.id = p.stream ORDER BY {order}"
+    )
+
+
+def drop(kind: str, name: str) -> str:
+    """Remove a table or view of the schema, if it is there."""
+    return f"DROP {kind} IF EXISTS {name}"
+
+
+def rename(old: str, new: str) -> str:
+    """Give a table another name."""
+    return f"ALTER TABLE {old} RENAME TO {new}"

@@ -1,0 +1,195 @@
+"""Commands that act on a whole journal: verify, rebuild, backup, restore, export, import, erase."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.main import DAMAGED, OK
+from holdfast.cli.opening import (
+    JournalPath,
+    JournalPathFirst,
+    Json,
+    Tenant,
+    existing_path,
+    journal_and,
+    named,
+    open_existing,
+    stored_path,
+)
+from holdfast.cli.output import Waiting, console, emit, plain, printable, say, size
+from holdfast.client import open as open_journal
+from holdfast.connect import restore as restore_backup
+from holdfast.errors import Corrupt, NotFound, Refused
+from holdfast.records.reports import Finding, Verified
+
+Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help="Where to; must not exist yet.")]
+Source = Annotated[str | None, Parameter(name="SOURCE", show_default=False, help="An export to read.")]
+Subject = Annotated[str | None, Parameter(name="SUBJECT", show_default=False, help="Whose content, by name.")]
+
+
+def verify(path: JournalPath = None, /, *, json: Json = False) -> int:
+    """Check every chain, version, row, reference and artifact.
+
+    Ends with 0 if everything is as it was written, and with 1 if anything is not.
+    """
+    try:
+        with open_existing(path) as hf, Waiting("verify") as progress:
+            report = hf.journal.verify(progress=progress)
+    except Corrupt as error:
+        # Too damaged to be opened is a finding like any other, and the worst one.
+        finding = Finding(kind="unreadable", where=str(existing_path(path)), problem=str(error))
+        report = Verified(events=0, streams=0, rows=0, artifacts=0, findings=(finding,))
+    if json:
+        emit({"ok": report.ok, **plain(report)})
+    else:
+        _print_report(report)
+    return OK if report.ok else DAMAGED
+
+
+def _print_report(report: Verified) -> None:
+    looked = (
+        f"{report.events:,} events, {report.streams:,} streams, {report.rows:,} rows, {report.artifacts:,} artifacts"
+    )
+    if report.ok:
+        say(f"All is as it was written: {looked}.", "green")
+        return
+    table = Table("kind", "where", "problem", box=None, header_style="dim", pad_edge=False)
+    for finding in report.findings:
+        table.add_row(
+            *(Text(printable(" ".join(cell.split()))) for cell in (finding.kind, finding.where, finding.problem))
+        )
+    console().print(table)
+    say(f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup.", "red")
+
+
+def rebuild(path: JournalPath = None, /, *, json: Json = False) -> int:
+    """Make every projection anew from the events, while others go on."""
+    with open_existing(path) as hf, Waiting("rebuild") as progress:
+        events = hf.journal.rebuild(progress=progress)
+    _answer(json, f"Rebuilt from {events:,} events.", events=events)
+    return OK
+
+
+def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = False) -> int:
+    """Copy the journal while others write. The copy appears whole or not at all."""
+    journal, into = journal_and(path, target, "the path of the new backup")
+    copy = stored_path(into)
+    with open_existing(journal) as hf, Waiting("backup") as progress:
+        hf.journal.backup(copy, progress=progress)
+    written = copy.stat().st_size
+    _answer(json, f"Copied to {copy} ({size(written)}). It holds the journal's secret: keep it private.",
+            backup=str(copy), bytes=written)  # fmt: skip
+    return OK
+
+
+def restore(
+    backup: Annotated[str, Parameter(name="BACKUP", help="A backup, or any journal.")],
+    path: Annotated[
+        str | None,
+        Parameter(name="PATH", env_var="HOLDFAST_URL", show_default=False, help="Where the new journal goes."),
+    ] = None,
+    /,
+    *,
+    seq: Annotated[int | None, Parameter(help="Only up to this cursor: the journal as it was then.")] = None,
+    json: Json = False,
+) -> int:
+    """Make a journal of a backup, whole or up to a cursor. The path must not exist yet."""
+    source, target = existing_path(backup), stored_path(named(path))
+    with Waiting("restore"):
+        last = restore_backup(source, target, seq=seq)
+    _answer(json, f"Restored to {target}, up to {last:,}.", journal=str(target), seq=last)
+    return OK
+
+
+def export(
+    path: JournalPathFirst,
+    target: Target = None,
+    /,
+    *,
+    until: Annotated[int | None, Parameter(help="Only events up to this cursor.")] = None,
+    json: Json = False,
+) -> int:
+    """Write the whole journal as JSON lines that any program can read, and `import` can take back."""
+    journal, into = journal_and(path, target, "the path of the new export")
+    copy = stored_path(into)
+    with open_existing(journal) as hf, Waiting("export") as progress:
+        lines = hf.journal.export(copy, until=until, progress=progress)
+    written = copy.stat().st_size
+    _answer(json, f"Wrote {lines:,} lines to {copy} ({size(written)}). They hold the journal's secret: keep them private.",
+            export=str(copy), lines=lines, bytes=written)  # fmt: skip
+    return OK
+
+
+def import_(path: JournalPathFirst, source: Source = None, /, *, json: Json = False) -> int:
+    """Make a journal of an export. The path must be new, or an empty journal; it is all or nothing."""
+    journal, given = journal_and(path, source, "the path of an export")
+    lines, target = stored_path(given), stored_path(journal)
+    if not lines.is_file():
+        raise NotFound(f"There is no export at {lines}.")
+    fresh = not target.exists()
+    try:
+        with open_journal(target) as hf, Waiting("import"):
+            events = hf.journal.import_(lines)
+    except BaseException:
+        if fresh:
+            _remove_empty(target)
+        raise
+    _answer(json, f"Imported {events:,} events into {target}.", journal=str(target), events=events)
+    return OK
+
+
+def _remove_empty(target: Path) -> None:
+    """An import that failed leaves no journal that was not there before; one that is in use by now stays."""
+    if not target.is_file():
+        return
+    with open_journal(target) as hf:
+        used = hf.journal.position()
+    for name in () if used else (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm"))):
+        name.unlink(missing_ok=True)
+
+
+def erase(
+    path: JournalPathFirst,
+    subject: Subject = None,
+    /,
+    *,
+    yes: Annotated[bool, Parameter(negative=(), help="Do not ask.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Remove all content that belongs to a subject from every byte on disk, for good.
+
+    Chains still verify afterwards. Backups and exports made before keep the content: erase there as well.
+    """
+    journal, whose = journal_and(path, subject, "the subject")
+    found = existing_path(journal)
+    if not yes:
+        _confirm(f"Erase everything that belongs to {whose!r} from {found}? It cannot be undone. [y/N] ")
+    with open_existing(str(found), tenant) as hf, Waiting("erase"):
+        erasure = hf.journal.erase(whose)
+    gone = f"{erasure.events:,} events and {erasure.artifacts:,} artifacts"
+    _answer(json, f"Erased the content of {gone}.", subject=erasure.subject, events=erasure.events,
+            artifacts=erasure.artifacts)  # fmt: skip
+    return OK
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise Refused("Nothing was erased: there is nobody to ask. Add --yes to erase without asking.")
+    sys.stderr.write(printable(question))
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("Nothing was erased.")
+
+
+def _answer(json: bool, text: str, **values: str | int) -> None:
+    if json:
+        emit(values)
+    else:
+        say(text)

@@ -1,0 +1,158 @@
+"""`holdfast doctor`: what is installed, what is in force, how large it is, and what to worry about."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli.opening import VARIABLE, Json, existing_path
+from holdfast.cli.output import console, emit, facts_table, say, size
+from holdfast.connect import connect, known_settings, settings_from_environment
+from holdfast.ports import Ports
+from holdfast.version import __version__
+
+PRAGMAS = (
+    "journal_mode",
+    "synchronous",
+    "fullfsync",
+    "checkpoint_fullfsync",
+    "foreign_keys",
+    "secure_delete",
+    "trusted_schema",
+    "cell_size_check",
+)
+NOT_SETTINGS = {VARIABLE, "HOLDFAST_SCALE", "HOLDFAST_SEED"}
+PAGE = 1_000
+LARGE_LOG = 100_000_000
+LITTLE_SPACE = 1_000_000_000
+
+
+def doctor(
+    path: Annotated[
+        str | None,
+        Parameter(
+            env_var=VARIABLE, show_default=False, help="The journal. Without one, only the installation is shown."
+        ),
+    ] = None,
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Show versions, settings, sizes and anything to worry about. Warnings do not change the exit code."""
+    report: dict[str, Any] = {"versions": _versions(), "settings": _settings(), "warnings": _unknown_variables()}
+    if path:
+        found = existing_path(path)
+        ports = connect(found)
+        try:
+            report["journal"] = _journal(found, ports)
+            report["pragmas"] = _pragmas(ports, report["versions"])
+        finally:
+            ports.journal.close()
+        report["warnings"] += _warnings(found, report)
+    if json:
+        emit(report)
+    else:
+        _print(report)
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "holdfast": __version__,
+        "python": platform.python_version(),
+        "apsw": version("apsw"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _settings() -> dict[str, dict[str, Any]]:
+    """Each setting in force, and whether the environment or its default says so."""
+    in_force = settings_from_environment()
+    given: dict[str, dict[str, Any]] = {}
+    for field in known_settings():
+        variable = f"HOLDFAST_{field.name.upper()}"
+        origin = "environment" if os.environ.get(variable, "").strip() else "default"
+        given[field.name] = {"value": getattr(in_force, field.name), "from": origin, "variable": variable}
+    return given
+
+
+def _unknown_variables() -> list[str]:
+    known = NOT_SETTINGS | {f"HOLDFAST_{field.name.upper()}" for field in known_settings()}
+    wrong = sorted(name for name in os.environ if name.startswith("HOLDFAST_") and name not in known)
+    return [f"{name} is set but names no setting. Check its spelling." for name in wrong]
+
+
+def _journal(path: Path, ports: Ports) -> dict[str, Any]:
+    log, artifacts = path.with_name(path.name + "-wal"), path.with_name(path.name + "-artifacts")
+    cursor, tenants = ports.journal.position(), ports.journal.tenants()
+    return {
+        "path": str(path.absolute()),
+        "mode": stat.filemode(path.stat().st_mode),
+        "bytes": path.stat().st_size,
+        "log_bytes": log.stat().st_size if log.exists() else 0,
+        "artifact_file_bytes": sum(file.stat().st_size for file in artifacts.glob("*/*")),
+        "free_bytes": shutil.disk_usage(path.absolute().parent).free,
+        # Events are numbered without gaps and never deleted, so the cursor counts them.
+        "events": cursor,
+        "cursor": cursor,
+        "tenants": len(tenants),
+        "streams": sum(_streams(ports, tenant) for tenant in tenants),
+    }
+
+
+def _streams(ports: Ports, tenant: str) -> int:
+    count, after = 0, ""
+    while heads := ports.journal.heads(tenant, after, PAGE):
+        count += len(heads)
+        after = heads[-1].stream
+    return count
+
+
+def _pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
+    """What SQLite says of a connection as holdfast opens them: read back, not assumed."""
+    journal: Any = ports.journal
+    with journal.reading() as connection:
+        versions["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)
+        found = {name: connection.pragma(name) for name in PRAGMAS}
+    return {"durability": "full" if found["synchronous"] >= 2 else "fast", **found}
+
+
+def _warnings(path: Path, report: dict[str, Any]) -> list[str]:
+    journal, found = report["journal"], []
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        found.append(f"Others may open the journal ({journal['mode']}). Run: chmod 600 {path}")
+    if journal["log_bytes"] > LARGE_LOG:
+        found.append(
+            f"The write-ahead log has {size(journal['log_bytes'])}. A reader that never ends keeps it so large."
+        )
+    if journal["free_bytes"] < max(LITTLE_SPACE, journal["bytes"]):
+        found.append(f"Only {size(journal['free_bytes'])} are free on this disk. Writing stops when it is full.")
+    if not os.access(path.parent, os.W_OK):
+        found.append("The folder cannot be written, and SQLite keeps its log beside the journal.")
+    return found
+
+
+def _print(report: dict[str, Any]) -> None:
+    out = console()
+    rows = list(report["versions"].items())
+    if "journal" in report:
+        journal = dict(report["journal"])
+        rows += [("", ""), ("path", journal.pop("path")), ("file mode", journal.pop("mode"))]
+        rows += [(name.replace("_bytes", ""), size(journal.pop(name))) for name in list(journal) if "bytes" in name]
+        rows += [(name, f"{value:,}") for name, value in journal.items()]
+        rows += [("", ""), *((name, str(value)) for name, value in report["pragmas"].items())]
+    rows += [("", "")]
+    rows += [(name, f"{row['value']:,} ({row['from']})") for name, row in report["settings"].items()]
+    out.print(facts_table(rows))
+    say("")
+    for warning in report["warnings"]:
+        say(f"warning: {warning}", "yellow")
+    if not report["warnings"]:
+        say("Nothing to worry about.", "green")

@@ -1,0 +1,113 @@
+"""`holdfast`: the table of commands, and what becomes of errors.
+
+Commands are named here and imported when they are run, so that `holdfast --help` costs
+little. Whatever goes wrong is one line that says what to do, and an exit code that a
+script can act on; a traceback means a defect in holdfast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from cyclopts import App
+from cyclopts.exceptions import CycloptsError
+
+from holdfast.errors import Corrupt, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.version import __version__
+
+OK = 0
+DAMAGED = 1
+REFUSED = 2
+UNAVAILABLE = 3
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = {
+    OK: "It worked.",
+    DAMAGED: "The journal is damaged: `verify` found something, or stored data could not be read.",
+    REFUSED: "The input was bad or the call was refused; nothing was written.",
+    UNAVAILABLE: "The journal is not available now, or the outcome is unknown. Try again.",
+    INTERRUPTED: "Stopped with Ctrl-C.",
+    BROKEN_PIPE: "Whoever read the output went away, as `head` does.",
+}
+
+COMMANDS = {
+    "log": ("show:log", "Show what happened, and follow it.", None),
+    "verify": ("admin:verify", "Check every chain, version, row, reference and artifact.", None),
+    "rebuild": ("admin:rebuild", "Make every projection anew from the events.", None),
+    "backup": ("admin:backup", "Copy the journal while others write.", "[PATH] TARGET"),
+    "restore": ("admin:restore", "Make a journal of a backup, whole or up to a cursor.", "BACKUP [PATH]"),
+    "export": ("admin:export", "Write the whole journal as JSON lines.", "[PATH] TARGET"),
+    "import": ("admin:import_", "Make a journal of an export.", "[PATH] SOURCE"),
+    "erase": ("admin:erase", "Remove all content that belongs to a subject, for good.", "[PATH] SUBJECT"),
+    "doctor": ("doctor:doctor", "Show versions, settings, sizes and anything to worry about.", None),
+    "demo": ("demo:demo", "Kill a writer in the middle of its work and lose nothing.", None),
+}
+"""Name → where it lives, what it does, and its arguments where the journal may be left out."""
+
+
+def make_app() -> App:
+    """The application with its commands, none of them imported yet."""
+    app = App(
+        name="holdfast",
+        help="Durable state and bounded context for LLM agents. What runs today is the journal.",
+        help_epilogue="PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
+        version=__version__,
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for position, (name, (where, help, arguments)) in enumerate(COMMANDS.items()):
+        usage = None if arguments is None else f"Usage: holdfast {name} [OPTIONS] {arguments}"
+        app.command(f"holdfast.cli.{where}", name=name, help=help, sort_key=position, usage=usage)
+    return app
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    try:
+        code = make_app()(list(arguments))
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(f"{error} Try `holdfast --help`.", REFUSED)
+    except HoldfastError as error:
+        return _fail(str(error), exit_code(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return BROKEN_PIPE
+    except OSError as error:
+        return _fail(f"{error.strerror or error} ({error.filename or 'input or output'}).", UNAVAILABLE)
+    return code if isinstance(code, int) else OK
+
+
+def exit_code(error: HoldfastError) -> int:
+    """What a script may conclude from an error."""
+    if isinstance(error, Corrupt):
+        return DAMAGED
+    return UNAVAILABLE if isinstance(error, Unavailable | OutcomeUnknown) else REFUSED
+
+
+def _fail(message: str, code: int) -> int:
+    from holdfast.cli.output import printable
+
+    # Standard error may be closed as well; the code still tells.
+    with suppress(OSError):
+        sys.stderr.write(f"holdfast: {printable(' '.join(message.split()))}\n")
+    return code
+
+
+def _discard_output() -> None:
+    """Nobody reads any more: without this, Python complains when it flushes at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run() -> None:
+    """The entry point."""
+    sys.exit(main(sys.argv[1:]))

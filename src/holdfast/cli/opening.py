@@ -1,0 +1,75 @@
+"""Which journal a command means, and how it is opened. Looking never makes a new one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from holdfast.client import Holdfast
+from holdfast.client import open as open_journal
+from holdfast.connect import file_path
+from holdfast.errors import InvalidValue, NotAJournal, NotFound
+
+VARIABLE = "HOLDFAST_URL"
+
+JournalPath = Annotated[
+    str | None,
+    Parameter(env_var=VARIABLE, show_default=False, help="The journal: a path or sqlite:///path."),
+]
+JournalPathFirst = Annotated[
+    str,
+    Parameter(name="PATH", help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it."),
+]
+Json = Annotated[bool, Parameter(negative=(), help="Print JSON and nothing else.")]
+Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not given.", show_default=False)]
+
+
+def journal_and(first: str, second: str | None, what: str) -> tuple[str, str]:
+    """Two arguments, or one when the environment names the journal."""
+    if second is not None:
+        return first, second
+    journal = os.environ.get(VARIABLE)
+    if not journal:
+        raise InvalidValue(f"Give the journal's path and {what}, or set {VARIABLE} to the journal and give {what}.")
+    return journal, first
+
+
+def named(path: str | None) -> str:
+    """The journal that was named on the command line or in the environment."""
+    if not path:
+        raise InvalidValue(f"Which journal? Give its path as the first argument, or set {VARIABLE}.")
+    return path
+
+
+def stored_path(path: str) -> Path:
+    """The file of a journal that is kept; one in memory would be gone with this command."""
+    if path == "memory:":
+        raise InvalidValue("A journal in memory ends with its process. Give the path of a file.")
+    return file_path(path)
+
+
+def existing_path(path: str | None) -> Path:
+    """The file of a journal that is there. Nothing is created, and nothing is opened yet."""
+    found = stored_path(named(path))
+    if not found.exists():
+        raise NotFound(
+            f"There is no journal at {found}. Check the path; holdfast.open, `holdfast import` and "
+            "`holdfast restore` make new ones."
+        )
+    if found.is_dir():
+        raise NotAJournal(f"{found} is a folder. Give the path of a journal's file in it.")
+    if not found.is_file() or not found.stat().st_size:
+        raise NotAJournal(f"{found} is not a journal: it is empty or not a plain file. Give the path of a journal.")
+    return found
+
+
+@contextmanager
+def open_existing(path: str | None, tenant: str | None = None) -> Iterator[Holdfast]:
+    """A journal that is there, for one tenant."""
+    with open_journal(existing_path(path)) as client:
+        yield client if tenant is None else client.tenant(tenant)

@@ -1,0 +1,132 @@
+"""What commands print: tables for people, JSON for programs, a bar for whoever waits.
+
+Answers go to standard output, everything else to standard error. Text from a journal
+was written by others: nothing in it may move the cursor or change a colour.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+from typing import Any, NoReturn
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.records.events.envelope import Erased
+
+PATIENCE_SECONDS = 1.0
+"""Whatever takes longer shows a bar."""
+
+_UNLIMITED = 100_000
+
+
+class _Console(Console):
+    """rich would end the process on a broken pipe with a code of its own."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Colours and a width on a terminal; plain lines of any length in a pipe, so that nothing is cut."""
+    made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+    return made
+
+
+def printable(text: str) -> str:
+    """Text with everything invisible spelled out: control characters, directions, lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def say(text: str, style: str = "") -> None:
+    """One line of an answer."""
+    console().print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def note(text: str, style: str = "dim") -> None:
+    """One line beside the answer."""
+    console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def emit(value: Any) -> None:
+    """One JSON object on a line of its own, at once."""
+    sys.stdout.write(compact(value) + "\n")
+    sys.stdout.flush()
+
+
+def compact(value: Any) -> str:
+    """A value as JSON on one line; what was erased is null."""
+    return msgspec.json.encode(value, enc_hook=str, order="sorted").decode()
+
+
+def plain(value: Any) -> Any:
+    """A record as dicts, lists and plain values; what was erased is None."""
+    return None if isinstance(value, Erased) else msgspec.to_builtins(value)
+
+
+def facts_table(rows: list[tuple[str, str]]) -> Table:
+    """Names and values, without lines."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(printable(name)), Text(printable(value)))
+    return table
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    amount = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{count:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
+
+
+class Waiting:
+    """A bar on standard error once something has taken a second; nothing where nobody watches.
+
+    Called with what is done and what there is to do. What reports no progress still shows that it runs.
+    """
+
+    def __init__(self, what: str, *, patience: float = PATIENCE_SECONDS, on: Console | None = None) -> None:
+        self._console = on or console(stderr=True)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn(what, markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(what, total=None)
+        self._timer = threading.Timer(patience, self._bar.start)
+        self._timer.daemon = True
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> Waiting:
+        if self._console.is_terminal:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._timer.cancel()
+            self._timer.join()
+            if self._bar.live.is_started:
+                self._bar.stop()

@@ -1,0 +1,68 @@
+"""A writer for tests: drafts in, committed events out, with every part of an append under control."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.connect import assemble
+from holdfast.flow.change import Decided, append, sealed_batch
+from holdfast.ports import Acting, Clock, Ids, Journal, Ports
+from holdfast.records.batches import Appended, Artifact, Batch
+from holdfast.records.events.envelope import AppContent, AppFacts, Draft
+from holdfast.records.settings import Settings
+from holdfast.testing.clock import FrozenClock, SeededIds
+
+_SEEDS = itertools.count()
+
+
+def note(text: str = "hello", *, subject: str | None = None, artifacts: Sequence[str] = (), **facts: Any) -> Draft:
+    """A small event of an application's own."""
+    return Draft(
+        type="app.noted",
+        facts=AppFacts(data=facts, artifacts=tuple(artifacts)),
+        content=AppContent(data={"text": text}),
+        subject=subject,
+    )
+
+
+class Writer:
+    """Appends to a journal as one tenant and user."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        tenant: str = "default",
+        user: str | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        clock = clock or FrozenClock()
+        # Two writers must not mint the same ids, as two processes never do.
+        ids = ids or SeededIds(clock, seed=next(_SEEDS))
+        self.ports: Ports = assemble(journal, settings or Settings(), clock, ids)
+        self.acting = Acting(tenant=tenant, user=user)
+
+    def batch(
+        self,
+        stream: str,
+        *drafts: Draft,
+        expected: int | None = None,
+        key: str | None = None,
+        epoch: int = 0,
+        artifacts: Sequence[Artifact] = (),
+    ) -> Batch:
+        """One part in canonical bytes, ready to be appended any number of times."""
+        part = Decided(stream=stream, events=drafts, expected=expected, key=key, epoch=epoch)
+        return sealed_batch(self.ports, self.acting, [part], artifacts)
+
+    def append(self, stream: str, *drafts: Draft, **how: Any) -> Appended:
+        """One part, appended through the port."""
+        return self.ports.journal.append(self.batch(stream, *drafts, **how))
+
+    def write(self, *parts: Decided) -> Appended:
+        """Several parts, appended as a flow does."""
+        return append(self.ports, self.acting, parts)
