@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
 from holdfast.records.frames import Call, Frame, Handle, Limits, Question, ResultRef, StreamState
 from holdfast.records.ids import ulid_text
@@ -14,7 +15,17 @@ Rows = Mapping[str, Iterable[Mapping[str, Any]]]
 
 
 def assemble(head: Head, rows: Rows) -> StreamState:
-    """A stream's state from its head and the rows of its live frames, one list per table."""
+    """A stream's state from its head and the rows of its live frames, one list per table.
+
+    Rows that do not fit together are corruption: an unreadable state is never taken for an empty one.
+    """
+    try:
+        return _assemble(head, rows)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"The rows of {head.stream} do not fit together ({error!r}). Run `holdfast verify`.") from None
+
+
+def _assemble(head: Head, rows: Rows) -> StreamState:
     frames = {ulid_text(row["frame_id"]): dict(row) for row in rows["frames"]}
     parts: dict[str, dict[str, Any]] = {
         id: {"reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames

@@ -64,8 +64,8 @@ class _Run:
             self._artifacts()
             if self.events != self._total and not self.findings:
                 self._found("events", "journal", f"{self._total} events are numbered, {self.events} belong to a stream")
-        except HoldfastError as error:
-            self._found("unreadable", "journal", str(error))
+        except Exception as error:  # noqa: BLE001  damage may break anything, and a check that dies has not checked
+            self._found("unreadable", "journal", _words(error))
 
     def _heads(self, tenant: str) -> Iterator[Head]:
         after = ""
@@ -96,13 +96,21 @@ class _Run:
                 epoch = event.facts.epoch if event.type == TAKES_LEASE else epoch
                 closed = closed or event.type == CLOSES_STREAM
                 self._advance()
-        except HoldfastError as error:
-            self._found("unreadable", f"{where} after version {version}", str(error))
+        except Exception as error:  # noqa: BLE001
+            self._found("unreadable", f"{where} after version {version}", _words(error))
         if (head.version, head.hash, head.epoch, head.closed) != (version, previous, epoch, closed):
             self._found("head", where, "the stream's end is not that of its last event")
         self._compare(tenant, head.stream, shadow, tables)
-        if self._ports.journal.load(tenant, head.stream) != state:
-            self._found("state", where, "the rows of its live frames do not give the state that its events give")
+        self._load(tenant, head.stream, state)
+
+    def _load(self, tenant: str, stream: str, state: StreamState) -> None:
+        try:
+            same = self._ports.journal.load(tenant, stream) == state
+        except HoldfastError as error:
+            self._found("state", f"{tenant} {stream}", str(error))
+            return
+        if not same:
+            self._found("state", f"{tenant} {stream}", "the rows of its live frames do not give what its events give")
 
     def _stored(self, tenant: str, stream: str) -> Iterator[StoredEvent]:
         after = 0
@@ -162,6 +170,10 @@ class _Table:
         while self._next is not None:
             yield self._next
             self._next = next(self._rows, None)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, HoldfastError) else f"cannot be read ({error!r})"
 
 
 def _difference(wanted: Row | None, found: Row | None) -> str:

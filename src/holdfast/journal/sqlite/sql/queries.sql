@@ -186,4 +186,4 @@ INSERT INTO meta (name, value, digest) VALUES (?, ?, ?)
 UPDATE meta SET value = ?, digest = ? WHERE name = ?
 
 -- name: schema
-SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name

@@ -1,0 +1,84 @@
+"""Erased means gone: no canary is left in any byte of the database, its log or its artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import holdfast
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing.journal_contract import dump
+from holdfast.testing.stories import Story
+from holdfast.testing.writer import Writer
+from tests.scale import seeded
+
+CANARIES = 100
+
+
+def _on_disk(folder: Path, canaries: list[bytes]) -> list[bytes]:
+    data = b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    return [canary for canary in canaries if canary in data]
+
+
+def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
+    random = seeded("canaries")
+    canaries = [b"canary-%016x" % random.getrandbits(64) for _ in range(CANARIES)]
+    hf = holdfast.open(tmp_path / "a.db")
+    writer = Writer(hf._ports.journal)
+    story = Story(random, writer.ports.ids, subjects=("bob",))
+    person = "alice.the.person@example.org"
+    for number, canary in enumerate(canaries):
+        writer.append("actor/main", *story.step())
+        size = (0, 200, 300_000)[number % 3]
+        files = [canary + random.randbytes(size)] if size else []
+        hf.journal.append("s", "app.noted", {"text": canary.decode() * (1 + number % 40)}, subject=person, files=files)
+    everything = [*canaries, person.encode()]
+    assert _on_disk(tmp_path, everything) == everything
+    live = dump(hf._ports.journal)
+    erasure = hf.journal.erase(person)
+    assert erasure.events == CANARIES
+    # With the client still open, in the database, its log, its index and the files.
+    assert _on_disk(tmp_path, everything) == []
+    assert hf.journal.verify().findings == ()
+    hf.journal.rebuild()
+    assert dump(hf._ports.journal) == live
+    assert hf.journal.verify().findings == ()
+    hf.close()
+    assert _on_disk(tmp_path, everything) == []
+
+
+def test_a_file_left_by_a_crash_during_erasure_goes_when_the_journal_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as hf:
+        hf.journal.append("s", "app.noted", subject="alice", files=[b"secret" * 100_000])
+        journal = hf._ports.journal
+        assert isinstance(journal, SqliteJournal)
+        journal.files.remove = lambda tenant, name: (_ for _ in ()).throw(holdfast.Unavailable)  # type: ignore[method-assign]
+        try:
+            hf.journal.erase("alice")
+        except holdfast.Unavailable:
+            pass
+    assert len(list((tmp_path / "a.db-artifacts").glob("*/*"))) == 1
+    with holdfast.open(path) as hf:
+        assert list((tmp_path / "a.db-artifacts").glob("*/*")) == []
+        assert hf.journal.verify().ok
+
+
+def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    settings = holdfast.Settings(busy_ms=50)
+    with holdfast.open(path, settings=settings) as hf:
+        hf.journal.append("s", "app.noted", {"text": "canary"}, subject="alice")
+        hf.journal.append("s", "app.noted", {"text": "other"}, subject="bob")
+        reader = holdfast.open(path)
+        with reader._ports.journal.reading() as connection:  # type: ignore[attr-defined]
+            connection.execute("SELECT count(*) FROM events").fetchall()
+            hf.journal.append("s", "app.noted")
+            try:
+                hf.journal.erase("alice")
+            except holdfast.Busy as error:
+                assert "erasure is committed" in str(error)
+            else:
+                raise AssertionError("the reader kept the log, and nobody said so")
+        reader.close()
+        hf.journal.erase("bob")
+        assert _on_disk(tmp_path, [b"canary", b"alice"]) == []
