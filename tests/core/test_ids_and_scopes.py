@@ -28,7 +28,7 @@ def test_a_known_ulid_has_its_known_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0" * 25, "0" * 27, "8" + "0" * 25, "I" * 26, "０" * 26, "0" * 25 + "\n", "z" * 26]
+    "text", ["", "0" * 25, "0" * 27, "8" + "0" * 25, "I" * 26, "\uff10" * 26, "0" * 25 + "\n", "z" * 26]
 )
 def test_what_is_not_a_ulid_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):

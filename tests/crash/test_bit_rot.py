@@ -16,10 +16,22 @@ from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 from tests.scale import seeded, volume
 
-TABLES = (
-    "events streams tenants subjects artifacts meta frames frame_handles frame_results frame_reservations "
-    "frame_calls suspended_frames artifact_refs sqlite_schema"
-).split()
+TABLES = [
+    "events",
+    "streams",
+    "tenants",
+    "subjects",
+    "artifacts",
+    "meta",
+    "frames",
+    "frame_handles",
+    "frame_results",
+    "frame_reservations",
+    "frame_calls",
+    "suspended_frames",
+    "artifact_refs",
+    "sqlite_schema",
+]
 
 
 @pytest.fixture(scope="module")

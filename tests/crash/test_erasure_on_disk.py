@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.journal_contract import dump
@@ -73,12 +75,8 @@ def test_a_reader_that_keeps_the_log_is_named_and_erasing_again_finishes(tmp_pat
         with reader._ports.journal.reading() as connection:  # type: ignore[attr-defined]
             connection.execute("SELECT count(*) FROM events").fetchall()
             hf.journal.append("s", "app.noted")
-            try:
+            with pytest.raises(holdfast.Busy, match="erasure is committed"):
                 hf.journal.erase("alice")
-            except holdfast.Busy as error:
-                assert "erasure is committed" in str(error)
-            else:
-                raise AssertionError("the reader kept the log, and nobody said so")
         reader.close()
         hf.journal.erase("bob")
         assert _on_disk(tmp_path, [b"canary", b"alice"]) == []

@@ -58,10 +58,12 @@ class Connections:
                     self._writer = self._open(write=True)
                     if self._suspect:
                         self._make_durable(self._writer)
-            except BaseException as error:
+            except apsw.Error:
                 self.drop_writer(suspect=self._suspect)
-                raise translate(error) from error
+                raise
             yield self._writer
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error) from error
         finally:
             self._leave()
 
@@ -104,7 +106,10 @@ class Connections:
 
     def separate(self) -> apsw.Connection:
         """A further connection for long work; the caller closes it."""
-        return self._open(write=True)
+        try:
+            return self._open(write=True)
+        except apsw.Error as error:
+            raise translate(error) from error
 
     def drop_writer(self, *, suspect: bool) -> None:
         """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""
@@ -127,9 +132,9 @@ class Connections:
         if write:
             try:
                 prepare(connection, self._path)
-            except BaseException as error:
+            except BaseException:
                 _discard(connection)
-                raise translate(error) from error
+                raise
         return connection
 
     def _make_durable(self, connection: apsw.Connection) -> None:

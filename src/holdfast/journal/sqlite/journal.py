@@ -53,11 +53,15 @@ class SqliteJournal:
         self.connections = Connections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
-        self.writing = Writing(self.connections)
+        try:
+            self.writing = Writing(self.connections)
+            erasing.finish(self)
+        except BaseException:
+            self.connections.close()
+            raise
         self._seen = (-1, 0)
         self._start()
         self.connections.after_fork.append(self._start)
-        erasing.finish(self)
 
     def _start(self) -> None:
         """Locks and queues that a forked child must not inherit."""

@@ -1,0 +1,253 @@
+"""The two clients: the same methods, one crossing per operation, exits that finish."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import client
+from holdfast.async_client import AsyncHoldfast, AsyncJournalView
+from holdfast.client import Holdfast
+from holdfast.client_journal import JournalView
+from holdfast.testing.clock import FrozenClock, SeededIds
+
+
+def _public(kind: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and inspect.isfunction(member)
+    }
+
+
+@pytest.mark.parametrize(("sync", "colour"), [(Holdfast, AsyncHoldfast), (JournalView, AsyncJournalView)])
+def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type, colour: type) -> None:
+    one, other = _public(sync), _public(colour)
+    assert one.keys() == other.keys()
+    for name, signature in one.items():
+        assert list(signature.parameters.values()) == list(other[name].parameters.values()), name
+        assert inspect.getdoc(getattr(colour, name)), name
+    opened = inspect.signature(holdfast.open), inspect.signature(holdfast.open_async)
+    assert opened[0].parameters == opened[1].parameters
+
+
+def test_everything_public_is_listed_and_everything_listed_is_there() -> None:
+    visible = {
+        name for name in vars(holdfast) if not name.startswith("_") and not inspect.ismodule(vars(holdfast)[name])
+    }
+    listed = set(holdfast.__all__)
+    assert visible - {"TYPE_CHECKING", "Any"} <= listed
+    assert all(hasattr(holdfast, name) for name in listed)
+
+
+def _round_trip(hf: Holdfast) -> list[Any]:
+    hf.as_user("alice").journal.append("s1", "app.noted", {"text": "hi"}, key="k", facts={"n": 1}, files=[b"body"])
+    (event,) = hf.journal.events("s1")
+    erasure = hf.journal.erase("alice")
+    return [
+        (event.version, event.content.data, event.facts.data),
+        hf.journal.version("s1"),
+        [e.type for e in hf.journal.happened("s1", "k")],
+        list(hf.journal.streams()),
+        erasure,
+        hf.journal.artifact(event.facts.artifacts[0]),
+        hf.journal.position(),
+        hf.journal.verify().ok,
+        hf.journal.rebuild(),
+        hf.journal.collect(),
+    ]
+
+
+async def _async_round_trip(hf: AsyncHoldfast) -> list[Any]:
+    await hf.as_user("alice").journal.append(
+        "s1", "app.noted", {"text": "hi"}, key="k", facts={"n": 1}, files=[b"body"]
+    )
+    (event,) = [e async for e in hf.journal.events("s1")]
+    erasure = await hf.journal.erase("alice")
+    return [
+        (event.version, event.content.data, event.facts.data),
+        await hf.journal.version("s1"),
+        [e.type for e in await hf.journal.happened("s1", "k")],
+        [name async for name in hf.journal.streams()],
+        erasure,
+        await hf.journal.artifact(event.facts.artifacts[0]),
+        await hf.journal.position(),
+        (await hf.journal.verify()).ok,
+        await hf.journal.rebuild(),
+        await hf.journal.collect(),
+    ]
+
+
+@pytest.mark.parametrize("url", ["memory:", "a.db", "sqlite:///b.db"])
+def test_both_clients_give_the_same_answers(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open(url) as hf:
+        answers = _round_trip(hf)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+
+    async def main() -> list[Any]:
+        async with await holdfast.open_async(url) as hf:
+            return await _async_round_trip(hf)
+
+    assert asyncio.run(main()) == answers
+
+
+def test_backup_export_and_import_work_from_both_clients(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await holdfast.open_async(tmp_path / "a.db") as hf:
+            await hf.journal.append("s", "app.noted", {"n": 1})
+            await hf.journal.backup(tmp_path / "copy.db")
+            await hf.journal.export(tmp_path / "a.jsonl")
+        async with await holdfast.open_async("memory:") as other:
+            assert await other.journal.import_(tmp_path / "a.jsonl") == 1
+
+    asyncio.run(main())
+    assert holdfast.restore(tmp_path / "copy.db", tmp_path / "b.db") == 1
+    with holdfast.open(tmp_path / "b.db") as hf:
+        assert hf.journal.verify().ok
+
+
+def test_a_subscriber_is_told_at_once_and_ends_when_nothing_happens() -> None:
+    clock = FrozenClock()
+    with holdfast.open("memory:", clock=clock, ids=SeededIds(clock)) as hf:
+        got: list[int] = []
+
+        def follow() -> None:
+            for event in hf.journal.subscribe("s", after=0, timeout=5):
+                got.append(event.version)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        for number in range(3):
+            hf.journal.append("s", "app.noted", {"n": number})
+            hf.journal.append("other", "app.noted")
+        while len(got) < 3:
+            thread.join(0.01)
+        clock.advance(6_000)
+        thread.join(10)
+        assert not thread.is_alive()
+        assert got == [1, 2, 3]
+
+
+def test_an_async_subscriber_takes_no_thread_while_it_waits() -> None:
+    async def main() -> None:
+        async with await holdfast.open_async("memory:") as hf:
+
+            async def follow() -> list[int]:
+                seen: list[int] = []
+                async for event in hf.journal.subscribe(after=0):
+                    seen.append(event.seq)
+                    if len(seen) == 5:
+                        break
+                return seen
+
+            followers = [asyncio.create_task(follow()) for _ in range(40)]
+            await asyncio.sleep(0.05)
+            for number in range(5):
+                await hf.journal.append("s", "app.noted", {"n": number})
+            assert await asyncio.wait_for(asyncio.gather(*followers), 20) == [[1, 2, 3, 4, 5]] * 40
+
+    asyncio.run(main())
+
+
+def test_a_subscriber_starts_from_now_unless_told_otherwise() -> None:
+    with holdfast.open("memory:") as hf:
+        hf.journal.append("s", "app.noted", {"n": 1})
+        following = hf.journal.subscribe(timeout=5)
+        fresh = threading.Timer(0.05, hf.journal.append, ("s", "app.noted", {"n": 2}))
+        fresh.start()
+        assert next(following).content.data == {"n": 2}
+        fresh.join()
+
+
+def test_cancelling_an_await_does_not_cancel_the_write(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await holdfast.open_async(tmp_path / "a.db") as hf:
+            tasks = [asyncio.create_task(hf.journal.append("s", "app.noted", {"n": n}, key=str(n))) for n in range(20)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for n in range(20):
+                await hf.journal.append("s", "app.noted", {"n": n}, key=str(n))
+            assert await hf.journal.version("s") == 20
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_still_closes_what_it_opened(tmp_path: Path) -> None:
+    opened: list[AsyncHoldfast] = []
+
+    async def body() -> None:
+        async with await holdfast.open_async(tmp_path / "a.db") as hf:
+            opened.append(hf)
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(body())
+        while not opened:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises((holdfast.Closed, RuntimeError)):
+            await opened[0].journal.position()
+
+    asyncio.run(main())
+    assert not (tmp_path / "a.db-wal").exists()
+
+
+def test_the_sync_client_warns_once_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_warned", [])
+
+    async def main() -> list[warnings.WarningMessage]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with holdfast.open("memory:") as hf:
+                hf.journal.append("s", "app.noted")
+                hf.journal.append("s", "app.noted")
+            return list(caught)
+
+    (warning,) = asyncio.run(main())
+    assert "open_async" in str(warning.message)
+
+
+def test_views_of_a_tenant_see_nothing_else_and_close_nothing() -> None:
+    with holdfast.open("memory:") as hf:
+        acme = hf.tenant("acme")
+        acme.journal.append("s", "app.noted", {"n": 1})
+        acme.close()
+        with hf.tenant("acme") as again:
+            assert again.journal.version("s") == 1
+        assert hf.journal.version("s") == 0
+        assert list(hf.journal.events()) == []
+        assert "acme" in repr(acme)
+        for name in ("", "a\nb"):
+            with pytest.raises(holdfast.InvalidValue):
+                hf.tenant(name)
+            with pytest.raises(holdfast.InvalidValue):
+                hf.as_user(name)
+
+
+def test_who_acts_is_noted_by_pseudonym() -> None:
+    with holdfast.open("memory:") as hf:
+        hf.as_user("alice").journal.append("s", "app.noted", {"n": 1})
+        hf.as_user("bob").journal.append("s", "app.noted", {"n": 2}, subject="alice")
+        assert [(event.user, event.subject) for event in hf.journal.events()] == [(1, 1), (2, 1)]
+
+
+def test_importing_holdfast_brings_no_event_loop_and_no_server() -> None:
+    heavy = ("asyncio", "rich", "cyclopts", "apsw", "ssl", "http")
+    code = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

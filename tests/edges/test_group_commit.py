@@ -1,0 +1,250 @@
+"""Group commit: everybody is answered, whatever happens to whoever leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+import holdfast
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.journal.grouping import Group, Member, settle_unknown
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.batches import Appended, Batch, Part, Placed
+from holdfast.records.events.envelope import Sealed
+from holdfast.testing.writer import Writer, note
+
+WAIT = 20
+
+
+def _batch(name: str, size: int = 10) -> Batch:
+    event = Sealed(id=bytes(16), at=0, type="app.x", schema=1, facts=b"x" * size, content=None, salt=None, subject=None)
+    return Batch(tenant="t", parts=(Part(stream=name, events=(event,)),))
+
+
+def _answer(member: Member) -> None:
+    member.answer = Appended(parts=(Placed(stream=member.batch.parts[0].stream, first=1, last=1, seq=1),))
+
+
+class Held:
+    """A commit that waits to be let go, so that others queue behind it."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.entered = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, members: Sequence[Member]) -> None:
+        self.groups.append([member.batch.parts[0].stream for member in members])
+        self.entered.set()
+        assert self.go.wait(WAIT)
+        self.settle(members)
+
+    def settle(self, members: Sequence[Member]) -> None:
+        for member in members:
+            _answer(member)
+
+
+def _submit_all(group: Group, held: Held, followers: int) -> dict[str, object]:
+    outcomes: dict[str, object] = {}
+
+    def submit(name: str) -> None:
+        try:
+            outcomes[name] = group.submit(_batch(name)).parts[0].stream
+        except BaseException as error:
+            outcomes[name] = type(error)
+
+    threads = [threading.Thread(target=submit, args=("leader",), daemon=True)]
+    threads[0].start()
+    assert held.entered.wait(WAIT)
+    for number in range(followers):
+        threads.append(threading.Thread(target=submit, args=(f"f{number}",), daemon=True))
+        threads[-1].start()
+    while len(group._queue) < followers:
+        threads[-1].join(0.001)
+    held.go.set()
+    for thread in threads:
+        thread.join(WAIT)
+        assert not thread.is_alive(), "somebody was never answered"
+    return outcomes
+
+
+def test_followers_share_the_next_commit() -> None:
+    held = Held()
+    outcomes = _submit_all(Group(held, members=64, size=10**6), held, 7)
+    assert held.groups[0] == ["leader"]
+    assert sorted(held.groups[1]) == [f"f{number}" for number in range(7)]
+    assert outcomes == {name: name for name in outcomes}
+
+
+def test_a_group_has_a_limit_of_members_and_of_bytes() -> None:
+    for limits, sizes in (
+        ({"members": 3, "size": 10**6}, [1, 3, 3, 1]),
+        ({"members": 64, "size": 25}, [1, 2, 2, 2, 1]),
+    ):
+        held = Held()
+        _submit_all(Group(held, **limits), held, 7)
+        assert [len(group) for group in held.groups] == sizes
+
+
+@pytest.mark.parametrize(
+    ("raised", "unknown", "expected"),
+    [
+        (RuntimeError, False, Unavailable),
+        (KeyboardInterrupt, False, Unavailable),
+        (KeyboardInterrupt, True, OutcomeUnknown),
+        (MemoryError, False, Unavailable),
+    ],
+)
+def test_followers_are_settled_when_the_leader_breaks(
+    raised: type[BaseException], unknown: bool, expected: type[Exception]
+) -> None:
+    class Breaks(Held):
+        def settle(self, members: Sequence[Member]) -> None:
+            if len(self.groups) == 1:
+                super().settle(members)
+                return
+            if unknown:
+                settle_unknown(members)
+            raise raised
+
+    held = Breaks()
+    outcomes = _submit_all(Group(held, members=64, size=10**6), held, 5)
+    assert outcomes.pop("leader") == "leader"
+    kinds = list(outcomes.values())
+    assert kinds.count(raised) == 1, "whoever led gets the error itself"
+    assert kinds.count(expected) == 4
+
+
+def test_after_a_broken_leader_the_group_goes_on() -> None:
+    calls = []
+
+    def commit(members: Sequence[Member]) -> None:
+        calls.append(len(members))
+        if len(calls) == 1:
+            raise RuntimeError
+        for member in members:
+            _answer(member)
+
+    group = Group(commit, members=64, size=10**6)
+    with pytest.raises(RuntimeError):
+        group.submit(_batch("a"))
+    assert group.submit(_batch("b")).version == 1
+
+
+def test_a_follower_that_is_interrupted_takes_nothing_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    group = Group(held, members=64, size=10**6)
+    original = Member.wait
+
+    def wait(self: Member) -> None:
+        if self.batch.parts[0].stream == "f1":
+            raise KeyboardInterrupt
+        original(self)
+
+    monkeypatch.setattr(Member, "wait", wait)
+    outcomes: dict[str, object] = {}
+
+    def submit(name: str) -> None:
+        try:
+            outcomes[name] = group.submit(_batch(name)).version
+        except BaseException as error:
+            outcomes[name] = type(error)
+
+    threads = [threading.Thread(target=submit, args=(name,), daemon=True) for name in ("leader", "f0", "f1", "f2")]
+    threads[0].start()
+    assert held.entered.wait(WAIT)
+    for thread in threads[1:]:
+        thread.start()
+    threads[2].join(WAIT)
+    while len(group._queue) < 2:
+        threads[1].join(0.001)
+    held.go.set()
+    for thread in threads:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    assert outcomes == {"leader": 1, "f0": 1, "f1": KeyboardInterrupt, "f2": 1}
+    assert group.submit(_batch("later")).version == 1
+
+
+def test_the_heir_that_is_interrupted_hands_the_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    group = Group(held, members=1, size=10**6)
+    original = Member.wait
+
+    def wait(self: Member) -> None:
+        original(self)
+        if self.batch.parts[0].stream == "f0":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Member, "wait", wait)
+    outcomes = _submit_all(group, held, 3)
+    assert outcomes == {"leader": "leader", "f0": KeyboardInterrupt, "f1": "f1", "f2": "f2"}
+
+
+def test_threads_share_commits_on_a_real_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    journal = SqliteJournal(tmp_path / "a.db")
+    writer = Writer(journal)
+    groups: list[int] = []
+    commit = journal._group._commit
+    journal._group._commit = lambda members: (groups.append(len(members)), commit(members))  # type: ignore[assignment, func-returns-value]
+
+    def work(number: int) -> None:
+        for _ in range(30):
+            writer.append(f"session/{number}", note())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(groups) == 240
+    assert max(groups) > 1
+    journal.close()
+
+
+def test_no_operation_leaves_a_lock_or_a_transaction_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    import apsw
+
+    path = tmp_path / "a.db"
+    outsider = None
+
+    def free(what: str) -> None:
+        """Another connection can write at once, without any patience."""
+        assert outsider is not None
+        try:
+            outsider.execute("BEGIN IMMEDIATE")
+            outsider.execute("ROLLBACK")
+            outsider.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            raise AssertionError(f"{what} left a lock behind") from None
+
+    with holdfast.open(path) as hf:
+        outsider = apsw.Connection(str(path))
+        journal = hf.as_user("alice").journal
+        journal.append("s", "app.noted", {"n": 1}, key="k", files=[b"x" * 300_000])
+        free("append")
+        journal.append("s", "app.noted", {"n": 1}, key="k", files=[b"x" * 300_000])
+        free("a repeated append")
+        for bad in ({"expected": 9}, {"key": "k"}):
+            with pytest.raises(holdfast.Conflict):
+                journal.append("s", "app.noted", {"n": 2}, **bad)  # type: ignore[arg-type]
+            free("a refused append")
+        following = journal.subscribe(after=0, timeout=30)
+        next(following)
+        free("a subscriber that waits")
+        events = journal.events()
+        next(events)
+        free("a reader in the middle of a page")
+        for name, call in (
+            ("verify", journal.verify),
+            ("rebuild", journal.rebuild),
+            ("collect", journal.collect),
+            ("backup", lambda: journal.backup(tmp_path / "b.db")),
+            ("export", lambda: journal.export(tmp_path / "b.jsonl")),
+            ("erase", lambda: journal.erase("alice")),
+        ):
+            call()
+            free(name)
+        outsider.close()
