@@ -19,6 +19,7 @@ from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Par
 from holdfast.records.events.envelope import Draft, Source
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, check_key
+from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
 DECISIONS = 5
@@ -96,6 +97,8 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
     if not decided or not all(part.events for part in decided):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
     names = [part.stream for part in decided]
+    for name in names:
+        parse_scope(name)
     if len(set(names)) != len(names):
         raise InvalidValue("A stream occurs twice in one append. Put all its events into one part.")
     at = ports.clock.now_ms()
