@@ -70,6 +70,9 @@ class Journal(Protocol):
     def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
         """The events that a key stands for, or none."""
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Within it, everything this thread reads is of one moment, whatever others write."""
+
     def position(self) -> int:
         """The cursor of the newest committed event, also of other processes; 0 if there is none."""
 

@@ -48,7 +48,6 @@ def _program(hf: holdfast.Holdfast, folder: Path) -> None:
     except holdfast.NotFound:
         assert list(journal.events("global")), "only who was erased before may be unknown"
     journal.collect()
-    assert journal.verify().ok
 
 
 def test_every_flow_leaves_the_state_before_or_after(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ _TEXT = ("facts", "content")
 
 def items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[Item]:
     """Everything a journal holds, as exact copies: subjects, artifacts, then events in order of their cursor."""
+    with ports.journal.snapshot():
+        yield from _items(ports, until, progress)
+
+
+def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterator[Item]:
     for tenant in ports.journal.tenants():
         for subject in ports.journal.subjects(tenant):
             yield tenant, subject

@@ -33,7 +33,8 @@ PAGE = 1_000
 def verify(ports: Ports, progress: Progress | None = None) -> Verified:
     """Look at everything once."""
     run = _Run(ports, progress)
-    run.look()
+    with ports.journal.snapshot():
+        run.look()
     return Verified(
         events=run.events,
         streams=run.streams,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,11 @@ class MemoryJournal:
                 return []
             first = self._events[seq - 1]
             return [self._events[seq - 1 + offset] for offset in range(first.rest + 1)]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._open():
+            yield
 
     def position(self) -> int:
         with self._open():

@@ -38,6 +38,7 @@ class Connections:
         self._writer: apsw.Connection | None = None
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
+        self._pinned = threading.local()
         self._suspect = False
         self._forked = False
         self.closed = False
@@ -68,8 +69,28 @@ class Connections:
             self._leave()
 
     @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
+        with self.reading() as connection:
+            connection.execute("SELECT count(*) FROM meta").fetchall()  # A snapshot begins with its first read.
+            self._pinned.connection = connection
+            try:
+                yield
+            finally:
+                self._pinned.connection = None
+
+    @property
+    def pinned(self) -> apsw.Connection | None:
+        """The connection of this thread's snapshot, if it is within one."""
+        found: apsw.Connection | None = getattr(self._pinned, "connection", None)
+        return found
+
+    @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
         """A connection for reading; everything inside sees the same snapshot."""
+        if self.pinned is not None:
+            yield self.pinned
+            return
         self._enter()
         connection: apsw.Connection | None = None
         try:
@@ -199,6 +220,7 @@ class Connections:
             _ABANDONED.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
             self._idle, self._poller, self._writer = [], None, None
         self._gate = threading.Condition()
+        self._pinned = threading.local()
         self._in_use = 0
         for callback in self.after_fork:
             callback()

@@ -39,7 +39,7 @@ def erase(
         erasure = _erase(connection, number, row[0])
         event = marker(erasure.subject, erasure.events, erasure.artifacts)
         batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
-        plan = Plan(connection, journal.secret, [batch], begin=False)
+        plan = Plan(connection, journal.secret, journal.files, [batch], begin=False)
         plan.add(batch)
         plan.write()
     journal.announce()
@@ -64,10 +64,11 @@ def finish(journal: SqliteJournal) -> None:
         left = connection.execute(queries()["unfinished_files"]).fetchall()
     if not left:
         return
-    for tenant, _, name in left:
-        journal.files.remove(tenant, name)
+    # Under the write lock, and asked again: the same body may have come back meanwhile.
     with journal.writing.transaction() as connection:
-        connection.executemany(queries()["file_gone"], [(number, name) for _, number, name in left])
+        for tenant, number, name in ask(connection, queries()["unfinished_files"]):
+            journal.files.remove(tenant, name)
+            connection.execute(queries()["file_gone"], (number, name))
 
 
 def truncate_log(journal: SqliteJournal) -> None:

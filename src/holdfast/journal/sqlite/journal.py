@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class SqliteJournal:
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
         try:
-            self.writing = Writing(self.connections)
+            self.writing = Writing(self.connections, self.files)
             erasing.finish(self)
         except BaseException:
             self.connections.close()
@@ -92,7 +93,7 @@ class SqliteJournal:
 
     # reading
 
-    def reading(self) -> Any:
+    def reading(self) -> AbstractContextManager[apsw.Connection]:
         """A connection for reading, in one consistent transaction."""
         return self.connections.reading()
 
@@ -103,7 +104,7 @@ class SqliteJournal:
 
     def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
         with self.reading() as connection:
-            rows = connection.execute(queries()["heads"], (tenant, after, limit)).fetchall()
+            rows = ask(connection, queries()["heads"], (tenant, after, limit))
         return [_head(row[1], (row[0], *row[2:])) for row in rows]
 
     def tenants(self) -> list[str]:
@@ -143,7 +144,12 @@ class SqliteJournal:
             found = connection.execute(queries()["event_by_key"], (number, head[0], key)).fetchone()
             return [] if found is None else read_append(connection, (tenant, number), (stream, head[0]), found[0])
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        return self.connections.snapshot()
+
     def position(self) -> int:
+        if self.connections.pinned is not None:
+            return int(ask(self.connections.pinned, queries()["position"])[0][0])
         # `data_version` changes when any other connection, of any process, has committed. It is
         # cheap to ask often; the table is only read when it changed.
         with self._polling, self.connections.polling() as (connection, fresh):
@@ -184,7 +190,7 @@ class SqliteJournal:
 
     def subjects(self, tenant: str) -> list[Subject]:
         with self.reading() as connection:
-            rows = connection.execute(queries()["subjects"], (tenant,)).fetchall()
+            rows = ask(connection, queries()["subjects"], (tenant,))
         return [Subject(id=id, name=name) for id, name in rows]
 
     def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:

@@ -92,7 +92,7 @@ def backup(journal: SqliteJournal, target: Path, progress: Progress | None = Non
     create_file(partial)
     try:
         with journal.reading() as source:
-            files = source.execute(queries()["artifact_files"]).fetchall()  # The snapshot begins with the first read.
+            files = ask(source, queries()["artifact_files"])  # The snapshot begins with the first read.
             _copy(source, partial, progress)
         _copy_files(journal, target, files)
         partial.replace(target)

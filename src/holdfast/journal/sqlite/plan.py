@@ -21,7 +21,8 @@ from holdfast.core.admit import half_written, refusal, repeats
 from holdfast.core.codec import decode_facts
 from holdfast.core.place import new_head, place
 from holdfast.core.project import project
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.statements import bind, queries
 from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
@@ -37,10 +38,17 @@ class Plan:
     """What one transaction will write, built up member by member."""
 
     def __init__(
-        self, connection: apsw.Connection, secret: bytes, batches: Sequence[Batch], *, begin: bool = True
+        self,
+        connection: apsw.Connection,
+        secret: bytes,
+        files: ArtifactFiles,
+        batches: Sequence[Batch],
+        *,
+        begin: bool = True,
     ) -> None:
         self._connection = connection
         self._secret = secret
+        self._files = files
         self._tenants: dict[str, int | None] = {}
         self._heads: dict[tuple[str, str], Head] = {}
         self._keys: dict[tuple[str, str, str], int] = {}
@@ -84,6 +92,7 @@ class Plan:
             if earlier is None:
                 raise
             return earlier
+        self._check_files(batch)
         placed: list[Placed] = []
         written: list[tuple[Part, Head, list[StoredEvent]]] = []
         seq, tenant = self._seq, self._tenant(batch.tenant)
@@ -116,6 +125,12 @@ class Plan:
                 raise problem
             heads[part.stream] = head
         return heads
+
+    def _check_files(self, batch: Batch) -> None:
+        """A file is placed before the lock is taken; whoever erased or collected it since held the lock."""
+        for artifact in batch.artifacts:
+            if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
+                raise Unavailable("An artifact's file was removed before it was referred to. Try again.")
 
     def _note(self, tenant_name: str, tenant: int, part: Part, head: Head, events: list[StoredEvent]) -> None:
         place = (tenant_name, part.stream)

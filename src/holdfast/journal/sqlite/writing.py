@@ -14,6 +14,7 @@ import apsw
 
 from holdfast.errors import HoldfastError, Refused
 from holdfast.journal.grouping import Member, settle_unknown
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import translate
 from holdfast.journal.sqlite.connections import Connections
 from holdfast.journal.sqlite.plan import Plan
@@ -24,8 +25,9 @@ from holdfast.records.batches import Appended
 class Writing:
     """Holds the write lock of this process; other processes are held off by SQLite's."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, files: ArtifactFiles) -> None:
         self._connections = connections
+        self._files = files
         self._lock = threading.Lock()
         with connections.writing() as connection:
             self.secret = read_secret(connection)
@@ -50,7 +52,7 @@ class Writing:
         """One transaction. False asks for another try, member by member."""
         committing = False
         try:
-            plan = Plan(connection, self.secret, [member.batch for member in members])
+            plan = Plan(connection, self.secret, self._files, [member.batch for member in members])
             answers = [(member, self._add(plan, member, by_id=alone)) for member in members]
             if plan.empty:
                 connection.execute("ROLLBACK")
