@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from types import TracebackType
@@ -184,13 +184,13 @@ class AsyncJournalView:
         """See JournalView.export."""
         return await self._threads.run(self._view.export, target, until=until, progress=progress)
 
-    async def import_(self, source: StrPath) -> int:
+    async def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """See JournalView.import_."""
-        return await self._threads.run(self._view.import_, source)
+        return await self._threads.run(self._view.import_, source, progress=progress)
 
 
 class AsyncHoldfast:
-    """Holdfast for asyncio. Made by `await holdfast.open_async(…)`, or `async with` on it."""
+    """Holdfast for asyncio. Made by `await holdfast.open_async(…)`, or by `async with` on the same."""
 
     def __init__(self, client: Holdfast, threads: Threads) -> None:
         self._client = client
@@ -227,15 +227,38 @@ class AsyncHoldfast:
         return f"Async{self._client!r}"
 
 
-async def open_async(
+class Opening:
+    """A client on its way: `hf = await opening`, or `async with opening as hf`, which also closes it."""
+
+    def __init__(self, make: Callable[[], Holdfast]) -> None:
+        self._make = make
+        self._client: AsyncHoldfast | None = None
+
+    async def _open(self) -> AsyncHoldfast:
+        threads = Threads()
+        self._client = AsyncHoldfast(await threads.run(self._make), threads)
+        return self._client
+
+    def __await__(self) -> Generator[Any, None, AsyncHoldfast]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncHoldfast:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+def open_async(
     url: str | os.PathLike[str],
     *,
     durability: str = "full",
     settings: Settings | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
-) -> AsyncHoldfast:
-    """Open a journal for asyncio; takes what `holdfast.open` takes."""
-    threads = Threads()
-    client = await threads.run(open_sync, url, durability=durability, settings=settings, clock=clock, ids=ids)
-    return AsyncHoldfast(client, threads)
+) -> Opening:
+    """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes."""
+    return Opening(lambda: open_sync(url, durability=durability, settings=settings, clock=clock, ids=ids))

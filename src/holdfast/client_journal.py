@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class JournalView:
         after = ""
         while heads := self._ports.journal.heads(self._acting.tenant, after, reading.PAGE):
             yield from (head.stream for head in heads)
-            after = heads[-1].stream
+            after = reading.beyond(after, heads[-1].stream)
 
     def position(self) -> int:
         """The cursor of the newest event in the journal."""
@@ -153,14 +153,15 @@ class JournalView:
             raise
         return count
 
-    def import_(self, source: StrPath) -> int:
+    def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """Take an export into this journal, which must be empty; returns how many events. All or nothing."""
         path = file_path(os.fspath(source))
         if not path.is_file():
             raise NotFound(f"There is no export at {path}.")
         with path.open("rb") as lines:
-            secret, items = transfer.parse_lines(lines)
-            return self._ports.journal.restore(secret, items)
+            size = path.stat().st_size
+            secret, items = transfer.parse_lines(_counted(lines, size, progress))
+            return self._ports.journal.restore(secret, transfer.unbroken(items))
 
     def _start(self, scope: Address | None) -> int:
         return self.position() if scope is None else self.version(scope)
@@ -170,6 +171,15 @@ class JournalView:
     ) -> Query:
         stream = None if scope is None else Scope.of(scope).text
         return reading.query_for(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
+
+
+def _counted(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:
+    done = 0
+    for number, line in enumerate(lines):
+        done += len(line)
+        if progress is not None and number % reading.PAGE == 0:
+            progress(done, size)
+        yield line
 
 
 def _create(path: Path) -> Any:

@@ -6,6 +6,7 @@ Settings come from the call, else from the environment, else from their defaults
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +17,7 @@ from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
 from holdfast.flow.states import StateCache
 from holdfast.ports import Clock, Ids, Journal, Ports
+from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 
 DURABILITIES = ("full", "fast")
@@ -61,9 +63,7 @@ def file_path(text: str) -> Path:
     if not separator:
         if text == ":memory:":
             raise InvalidValue("A journal in memory is opened with 'memory:'.")
-        if "\0" in text:
-            raise InvalidValue("A path cannot hold a NUL character.")
-        return Path(text)
+        return _path(text)
     if scheme != "sqlite":
         raise Unsupported(
             f"{scheme}:// is not a journal that this release opens. Use a path, sqlite:///path or memory:."
@@ -71,7 +71,17 @@ def file_path(text: str) -> Path:
     parts = urlsplit(text)
     if parts.netloc or not parts.path.strip("/"):
         raise InvalidValue(f"{text!r} names no file. Write sqlite:///relative.db or sqlite:////absolute.db.")
-    return Path(unquote(parts.path[1:]))
+    return _path(unquote(parts.path[1:]))
+
+
+def _path(text: str) -> Path:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(f"The path {text!r} is not Unicode, which SQLite needs. Rename it.") from None
+    if "\0" in text:
+        raise InvalidValue("A path cannot hold a NUL character.")
+    return Path(text)
 
 
 def assemble(journal: Journal, settings: Settings, clock: Clock | None = None, ids: Ids | None = None) -> Ports:
@@ -99,10 +109,16 @@ def connect(
     return assemble(open_journal(url, settings, durability), settings, clock, ids)
 
 
-def restore(backup: str | os.PathLike[str], into: str | os.PathLike[str], *, seq: int | None = None) -> int:
+def restore(
+    backup: str | os.PathLike[str],
+    into: str | os.PathLike[str],
+    *,
+    seq: int | None = None,
+    progress: Progress | None = None,
+) -> int:
     """A backup as a journal at a new path, whole or up to one cursor; returns the number of its last event."""
     source_path, target_path = file_path(os.fspath(backup)), file_path(os.fspath(into))
-    if not source_path.is_file():
+    if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
     if target_path.exists():
         raise Refused(f"{target_path} exists already. Give the path of a new file.")
@@ -111,23 +127,25 @@ def restore(backup: str | os.PathLike[str], into: str | os.PathLike[str], *, seq
     source = connect(source_path)
     try:
         if seq is None:
-            source.journal.backup(target_path)
+            source.journal.backup(target_path, progress)
             return source.journal.position()
-        return _restore_until(source, target_path, seq)
+        return _restore_until(source, target_path, seq, progress)
     finally:
         source.journal.close()
 
 
-def _restore_until(source: Ports, target_path: Path, seq: int) -> int:
+def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progress | None) -> int:
     if seq > source.journal.position():
         raise Refused(f"The backup ends at {source.journal.position()}, before {seq}. Give a smaller seq, or none.")
     target = connect(target_path, settings=source.settings)
     try:
-        return target.journal.restore(source.journal.secret, transfer.items(source, seq))
+        copies = transfer.unbroken(transfer.items(source, seq, progress))
+        return target.journal.restore(source.journal.secret, copies)
     except BaseException:
         target.journal.close()
-        for name in (target_path, *(target_path.with_name(target_path.name + end) for end in ("-wal", "-shm"))):
-            name.unlink(missing_ok=True)
+        for end in ("", "-wal", "-shm"):
+            target_path.with_name(target_path.name + end).unlink(missing_ok=True)
+        shutil.rmtree(target_path.with_name(target_path.name + "-artifacts"), ignore_errors=True)
         raise
     finally:
         target.journal.close()

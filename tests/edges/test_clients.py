@@ -96,7 +96,7 @@ def test_both_clients_give_the_same_answers(url: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path / "other")
 
     async def main() -> list[Any]:
-        async with await holdfast.open_async(url) as hf:
+        async with holdfast.open_async(url) as hf:
             return await _async_round_trip(hf)
 
     assert asyncio.run(main()) == answers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -21,6 +23,7 @@ from holdfast.cli.opening import (
     named,
     open_existing,
     stored_path,
+    switch,
 )
 from holdfast.cli.output import Waiting, console, emit, plain, printable, say, size
 from holdfast.client import open as open_journal
@@ -34,10 +37,7 @@ Subject = Annotated[str | None, Parameter(name="SUBJECT", show_default=False, he
 
 
 def verify(path: JournalPath = None, /, *, json: Json = False) -> int:
-    """Check every chain, version, row, reference and artifact.
-
-    Ends with 0 if everything is as it was written, and with 1 if anything is not.
-    """
+    """Check every chain, version, row, reference and artifact."""
     try:
         with open_existing(path) as hf, Waiting("verify") as progress:
             report = hf.journal.verify(progress=progress)
@@ -72,7 +72,7 @@ def rebuild(path: JournalPath = None, /, *, json: Json = False) -> int:
     """Make every projection anew from the events, while others go on."""
     with open_existing(path) as hf, Waiting("rebuild") as progress:
         events = hf.journal.rebuild(progress=progress)
-    _answer(json, f"Rebuilt from {events:,} events.", events=events)
+    _answer(json, {"events": events}, f"Rebuilt from {events:,} events.")
     return OK
 
 
@@ -83,8 +83,8 @@ def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = Fal
     with open_existing(journal) as hf, Waiting("backup") as progress:
         hf.journal.backup(copy, progress=progress)
     written = copy.stat().st_size
-    _answer(json, f"Copied to {copy} ({size(written)}). It holds the journal's secret: keep it private.",
-            backup=str(copy), bytes=written)  # fmt: skip
+    said = f"Copied to {copy} ({size(written)}). It holds the journal's secret."
+    _answer(json, {"backup": str(copy), "bytes": written}, said)
     return OK
 
 
@@ -103,7 +103,7 @@ def restore(
     source, target = existing_path(backup), stored_path(named(path))
     with Waiting("restore"):
         last = restore_backup(source, target, seq=seq)
-    _answer(json, f"Restored to {target}, up to {last:,}.", journal=str(target), seq=last)
+    _answer(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
     return OK
 
 
@@ -121,8 +121,8 @@ def export(
     with open_existing(journal) as hf, Waiting("export") as progress:
         lines = hf.journal.export(copy, until=until, progress=progress)
     written = copy.stat().st_size
-    _answer(json, f"Wrote {lines:,} lines to {copy} ({size(written)}). They hold the journal's secret: keep them private.",
-            export=str(copy), lines=lines, bytes=written)  # fmt: skip
+    said = f"Wrote {lines:,} lines to {copy} ({size(written)}). They hold the journal's secret."
+    _answer(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
     return OK
 
 
@@ -132,26 +132,35 @@ def import_(path: JournalPathFirst, source: Source = None, /, *, json: Json = Fa
     lines, target = stored_path(given), stored_path(journal)
     if not lines.is_file():
         raise NotFound(f"There is no export at {lines}.")
-    fresh = not target.exists()
+    undo = _undo(target)
     try:
         with open_journal(target) as hf, Waiting("import"):
             events = hf.journal.import_(lines)
     except BaseException:
-        if fresh:
-            _remove_empty(target)
+        undo()
         raise
-    _answer(json, f"Imported {events:,} events into {target}.", journal=str(target), events=events)
+    said = f"Imported {events:,} events into {target}. Check it with `holdfast verify`."
+    _answer(json, {"journal": str(target), "events": events}, said)
     return OK
 
 
-def _remove_empty(target: Path) -> None:
-    """An import that failed leaves no journal that was not there before; one that is in use by now stays."""
-    if not target.is_file():
-        return
-    with open_journal(target) as hf:
-        used = hf.journal.position()
-    for name in () if used else (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm"))):
-        name.unlink(missing_ok=True)
+def _undo(target: Path) -> Callable[[], None]:
+    """What removes a journal that an import made and could not fill. One that anybody else filled stays."""
+    made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
+    made = [] if target.exists() else [path for path in made if not path.exists()]
+
+    def undo() -> None:
+        if target.is_file():
+            with open_journal(target) as hf:
+                if hf.journal.position():
+                    return
+        for path in made:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    return undo
 
 
 def erase(
@@ -159,23 +168,19 @@ def erase(
     subject: Subject = None,
     /,
     *,
-    yes: Annotated[bool, Parameter(negative=(), help="Do not ask.")] = False,
+    yes: Annotated[bool, switch("Do not ask.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Remove all content that belongs to a subject from every byte on disk, for good.
-
-    Chains still verify afterwards. Backups and exports made before keep the content: erase there as well.
-    """
+    """Remove all content that belongs to a subject, for good."""
     journal, whose = journal_and(path, subject, "the subject")
     found = existing_path(journal)
     if not yes:
         _confirm(f"Erase everything that belongs to {whose!r} from {found}? It cannot be undone. [y/N] ")
     with open_existing(str(found), tenant) as hf, Waiting("erase"):
         erasure = hf.journal.erase(whose)
-    gone = f"{erasure.events:,} events and {erasure.artifacts:,} artifacts"
-    _answer(json, f"Erased the content of {gone}.", subject=erasure.subject, events=erasure.events,
-            artifacts=erasure.artifacts)  # fmt: skip
+    said = f"Erased the content of {erasure.events:,} events and {erasure.artifacts:,} artifacts."
+    _answer(json, plain(erasure), said)
     return OK
 
 
@@ -188,8 +193,8 @@ def _confirm(question: str) -> None:
         raise Refused("Nothing was erased.")
 
 
-def _answer(json: bool, text: str, **values: str | int) -> None:
+def _answer(json: bool, values: dict[str, Any], said: str) -> None:
     if json:
         emit(values)
     else:
-        say(text)
+        say(said)

@@ -6,12 +6,16 @@ what is left, and this one keeps the list of what was acknowledged and compares.
 
 from __future__ import annotations
 
+import itertools
 import json as json_module
 import random
-import subprocess  # nosec B404: starts this Python with arguments of its own
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +45,7 @@ class Told(msgspec.Struct):
 
 
 def demo(*, json: Json = False) -> int:
-    """Kill a writer in the middle of its work and lose nothing.
-
-    Takes a few seconds and leaves nothing behind.
-    """
+    """Kill a writer in the middle of its work and lose nothing."""
     began = time.monotonic()
     tell = _quiet if json else say
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
@@ -53,13 +54,15 @@ def demo(*, json: Json = False) -> int:
     story["seconds"] = round(time.monotonic() - began, 1)
     if json:
         emit(story)
-    elif story["ok"]:
-        say(
-            f"\nKilled in the middle of its work, and nothing acknowledged was lost ({story['seconds']} s).",
-            "bold green",
-        )
     else:
-        say("\nSomething acknowledged is missing, or something is wrong. Please report this.", "bold red")
+        say("")
+        if story["ok"]:
+            say(
+                f"Killed in the middle of its work, and nothing acknowledged was lost ({story['seconds']} s).",
+                "bold green",
+            )
+        else:
+            say("Something acknowledged is missing, or something is wrong. Please report this.", "bold red")
     return OK if story["ok"] else DAMAGED
 
 
@@ -72,22 +75,22 @@ def _story(path: Path, tell: Any) -> dict[str, Any]:
     found = [event["key"] for event in _holdfast("log", str(path), "--scope", SESSION)]
     lost = sorted(set(told.acknowledged) - set(found))
     invented = sorted(set(found) - set(told.asked))
-    tell(
-        f"   {len(told.acknowledged)} acknowledged, {len(found)} found, {len(lost)} lost, {len(invented)} nobody asked for."
-    )
+    tell(f"   {len(told.acknowledged)} acknowledged, {len(found)} found: {len(lost)} lost, {len(invented)} invented.")
 
     tell("3. What was in doubt is asked for again, with the same key.", "bold")
     outcome = _retry(path, told.in_doubt, tell)
 
     tell("4. Verify: every hash, version and row.", "bold")
     (report,) = _holdfast("verify", str(path))
-    tell(f"   {report['events']} events, {len(report['findings'])} findings.")
+    twice = report["events"] - len({*found, *told.in_doubt})
+    tell(f"   {report['events']} events, {twice} twice, {len(report['findings'])} findings.")
     return {
-        "ok": not lost and not invented and report["ok"],
+        "ok": report["ok"] and not (lost or invented or twice),
         "acknowledged": len(told.acknowledged),
         "found": len(found),
         "lost": len(lost),
         "invented": len(invented),
+        "twice": twice,
         "in_doubt": told.in_doubt,
         "retried": outcome,
         "verified": report["ok"],
@@ -95,46 +98,53 @@ def _story(path: Path, tell: Any) -> dict[str, Any]:
 
 
 def _write_until_killed(path: Path) -> Told:
-    """Read the writer's words from a pipe, which outlives it, and kill it where it stands."""
+    """Read the writer's words from a pipe, which outlives it, and kill it wherever it stands."""
     told = Told(asked=[], acknowledged=[])
-    began, kill_at = time.monotonic(), KILL_AFTER + random.randrange(50)  # noqa: S311  # nosec B311: any moment will do
+    kill_at = KILL_AFTER + random.randrange(50)  # noqa: S311
     command = [sys.executable, "-m", "holdfast.cli.demo", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:  # noqa: S603  # nosec B603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:  # noqa: S603
         assert writer.stdout is not None
-        for line in writer.stdout:
-            if line.endswith("\n"):
-                word, _, key = line.strip().partition(" ")
+        # On a slow disk, or if it never says anything, it is killed all the same.
+        late = threading.Timer(GIVE_UP_SECONDS, writer.kill)
+        late.start()
+        try:
+            for line in writer.stdout:
+                word, _, key = line.rstrip("\n").partition(" ")
                 (told.asked if word == "asked" else told.acknowledged).append(key)
-            late = time.monotonic() - began > GIVE_UP_SECONDS
-            if len(told.asked) >= kill_at or (late and told.acknowledged):
-                writer.kill()
+                if len(told.asked) == kill_at and word == "asked":
+                    time.sleep(random.uniform(0, 0.002))  # noqa: S311
+                    writer.kill()
+        finally:
+            writer.kill()
+            late.cancel()
     if not told.acknowledged:
         raise Unavailable("The demo's writer could not start. Run `holdfast doctor`.")
     return told
 
 
-def _retry(path: Path, in_doubt: list[str], tell: Any) -> str | None:
+def _retry(path: Path, in_doubt: list[str], tell: Any) -> dict[str, str]:
     if not in_doubt:
         tell("   Nothing was: the kill fell between two payments.")
-        return None
+    outcomes: dict[str, str] = {}
     with open_journal(path) as hf:
         for key in in_doubt:
             first = hf.journal.append(SESSION, "app.paid", _payment(key), key=key)
-            again = hf.journal.append(SESSION, "app.paid", _payment(key), key=key)
-            outcome = "repeated" if first.repeated else "new"
-            tell(
-                f"   {key}: it had been written; the first answer is given again (repeated)."
+            outcomes[key] = "repeated" if first.repeated else "new"
+            had = (
+                "it had been written, and the first answer is given again"
                 if first.repeated
-                else f"   {key}: it had not been written; now it is (new)."
+                else "it had not been written, and now it is"
             )
-            tell(f"   Once more: {'repeated' if again.repeated else 'written twice!'}. One key, one event.")
-    return outcome
+            tell(f"   {key}: {had} ({outcomes[key]}).")
+            again = hf.journal.append(SESSION, "app.paid", _payment(key), key=key)
+            tell(f"   And once more, to be sure: {'repeated' if again.repeated else 'new'}. One key, one event.")
+    return outcomes
 
 
 def _holdfast(*arguments: str) -> list[dict[str, Any]]:
     """A command of holdfast in a process of its own, as JSON lines."""
     command = [sys.executable, "-c", "from holdfast.cli.main import run; run()", *arguments, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603  # nosec B603
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
     return [json_module.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -148,16 +158,13 @@ def _payment(key: str) -> dict[str, Any]:
 
 def _write(path: str) -> None:
     """The writer: says what it asks for, appends, says that it was answered. It never ends by itself."""
-    with open_journal(path) as hf:
-        number = 0
-        while True:
-            number += 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it, and who kills it then.
+    with open_journal(path) as hf, suppress(BrokenPipeError):
+        for number in itertools.count(1):
             key = f"order-{number}"
-            sys.stdout.write(f"asked {key}\n")
-            sys.stdout.flush()
+            print("asked", key, flush=True)
             hf.journal.append(SESSION, "app.paid", _payment(key), key=key)
-            sys.stdout.write(f"acknowledged {key}\n")
-            sys.stdout.flush()
+            print("acknowledged", key, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import stat
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from cyclopts import Parameter
 from holdfast.cli.opening import VARIABLE, Json, existing_path
 from holdfast.cli.output import console, emit, facts_table, say, size
 from holdfast.connect import connect, known_settings, settings_from_environment
+from holdfast.errors import Corrupt
 from holdfast.ports import Ports
 from holdfast.version import __version__
 
@@ -29,38 +31,47 @@ PRAGMAS = (
     "cell_size_check",
 )
 NOT_SETTINGS = {VARIABLE, "HOLDFAST_SCALE", "HOLDFAST_SEED"}
+SIZES = {
+    "bytes": "size",
+    "log_bytes": "write-ahead log",
+    "artifact_file_bytes": "artifact files",
+    "free_bytes": "free on this disk",
+}
 PAGE = 1_000
 LARGE_LOG = 100_000_000
 LITTLE_SPACE = 1_000_000_000
 
 
 def doctor(
-    path: Annotated[
-        str | None,
-        Parameter(
-            env_var=VARIABLE, show_default=False, help="The journal. Without one, only the installation is shown."
-        ),
-    ] = None,
+    path: Annotated[str | None, Parameter(env_var=VARIABLE, show_default=False, help="The journal.")] = None,
     /,
     *,
     json: Json = False,
 ) -> int:
-    """Show versions, settings, sizes and anything to worry about. Warnings do not change the exit code."""
+    """Show versions, settings, sizes and anything to worry about."""
     report: dict[str, Any] = {"versions": _versions(), "settings": _settings(), "warnings": _unknown_variables()}
     if path:
         found = existing_path(path)
-        ports = connect(found)
-        try:
-            report["journal"] = _journal(found, ports)
-            report["pragmas"] = _pragmas(ports, report["versions"])
-        finally:
-            ports.journal.close()
-        report["warnings"] += _warnings(found, report)
+        _look(found, report)
+        report["warnings"] += _warnings(found, report["journal"])
+    else:
+        with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
+            _look(Path(folder) / "tried.db", report)
+        del report["journal"]
     if json:
         emit(report)
     else:
         _print(report)
     return 0
+
+
+def _look(path: Path, report: dict[str, Any]) -> None:
+    ports = connect(path)
+    try:
+        report["journal"] = _journal(path, ports)
+        report["pragmas"] = _pragmas(ports, report["versions"])
+    finally:
+        ports.journal.close()
 
 
 def _versions() -> dict[str, str]:
@@ -111,6 +122,8 @@ def _streams(ports: Ports, tenant: str) -> int:
     count, after = 0, ""
     while heads := ports.journal.heads(tenant, after, PAGE):
         count += len(heads)
+        if heads[-1].stream <= after:
+            raise Corrupt("The names of the streams are out of order. Stop writing and run `holdfast verify`.")
         after = heads[-1].stream
     return count
 
@@ -124,8 +137,8 @@ def _pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
     return {"durability": "full" if found["synchronous"] >= 2 else "fast", **found}
 
 
-def _warnings(path: Path, report: dict[str, Any]) -> list[str]:
-    journal, found = report["journal"], []
+def _warnings(path: Path, journal: dict[str, Any]) -> list[str]:
+    found = []
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"Others may open the journal ({journal['mode']}). Run: chmod 600 {path}")
     if journal["log_bytes"] > LARGE_LOG:
@@ -140,17 +153,13 @@ def _warnings(path: Path, report: dict[str, Any]) -> list[str]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    out = console()
     rows = list(report["versions"].items())
     if "journal" in report:
-        journal = dict(report["journal"])
-        rows += [("", ""), ("path", journal.pop("path")), ("file mode", journal.pop("mode"))]
-        rows += [(name.replace("_bytes", ""), size(journal.pop(name))) for name in list(journal) if "bytes" in name]
-        rows += [(name, f"{value:,}") for name, value in journal.items()]
-        rows += [("", ""), *((name, str(value)) for name, value in report["pragmas"].items())]
-    rows += [("", "")]
-    rows += [(name, f"{row['value']:,} ({row['from']})") for name, row in report["settings"].items()]
-    out.print(facts_table(rows))
+        shown = {name: (size(value) if name in SIZES else value) for name, value in report["journal"].items()}
+        rows += [("", ""), *((SIZES.get(name, name), str(value)) for name, value in shown.items())]
+    rows += [("", ""), *((name, str(value)) for name, value in report["pragmas"].items()), ("", "")]
+    rows += [(name, f"{row['value']} ({row['from']})") for name, row in report["settings"].items()]
+    console().print(facts_table(rows))
     say("")
     for warning in report["warnings"]:
         say(f"warning: {warning}", "yellow")

@@ -7,10 +7,12 @@ script can act on; a traceback means a defect in holdfast.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
@@ -34,36 +36,84 @@ EXIT_CODES = {
     BROKEN_PIPE: "Whoever read the output went away, as `head` does.",
 }
 
+
+class Command(NamedTuple):
+    """One row of the table: where the command lives, what it does, its arguments, and what else to know."""
+
+    where: str
+    help: str
+    arguments: str = "[PATH]"
+    more: str = ""
+
+
 COMMANDS = {
-    "log": ("show:log", "Show what happened, and follow it.", None),
-    "verify": ("admin:verify", "Check every chain, version, row, reference and artifact.", None),
-    "rebuild": ("admin:rebuild", "Make every projection anew from the events.", None),
-    "backup": ("admin:backup", "Copy the journal while others write.", "[PATH] TARGET"),
-    "restore": ("admin:restore", "Make a journal of a backup, whole or up to a cursor.", "BACKUP [PATH]"),
-    "export": ("admin:export", "Write the whole journal as JSON lines.", "[PATH] TARGET"),
-    "import": ("admin:import_", "Make a journal of an export.", "[PATH] SOURCE"),
-    "erase": ("admin:erase", "Remove all content that belongs to a subject, for good.", "[PATH] SUBJECT"),
-    "doctor": ("doctor:doctor", "Show versions, settings, sizes and anything to worry about.", None),
-    "demo": ("demo:demo", "Kill a writer in the middle of its work and lose nothing.", None),
+    "log": Command("show:log", "Show what happened, and follow it."),
+    "verify": Command(
+        "admin:verify",
+        "Check every chain, version, row, reference and artifact.",
+        more="Ends with 0 if everything is as it was written, and with 1 if anything is not.",
+    ),
+    "rebuild": Command("admin:rebuild", "Make every projection anew from the events, while others go on."),
+    "backup": Command(
+        "admin:backup",
+        "Copy the journal while others write.",
+        "[PATH] TARGET",
+        "The copy appears whole or not at all.",
+    ),
+    "restore": Command(
+        "admin:restore",
+        "Make a journal of a backup, whole or up to a cursor.",
+        "BACKUP [PATH]",
+        "PATH is the new journal and must not exist yet.",
+    ),
+    "export": Command("admin:export", "Write the whole journal as JSON lines.", "[PATH] TARGET"),
+    "import": Command(
+        "admin:import_",
+        "Make a journal of an export.",
+        "[PATH] SOURCE",
+        "PATH is the new journal, or an empty one. All or nothing is imported.",
+    ),
+    "erase": Command(
+        "admin:erase",
+        "Remove all content that belongs to a subject, for good.",
+        "[PATH] SUBJECT",
+        "Chains still verify. Backups and exports made before keep the content: erase there as well.",
+    ),
+    "doctor": Command(
+        "doctor:doctor",
+        "Show versions, settings, sizes and anything to worry about.",
+        more="Without a journal, a temporary one is tried. Warnings do not change the exit code.",
+    ),
+    "demo": Command(
+        "demo:demo",
+        "Kill a writer in the middle of its work and lose nothing.",
+        "",
+        "Takes a few seconds and leaves nothing behind.",
+    ),
 }
-"""Name → where it lives, what it does, and its arguments where the journal may be left out."""
 
 
 def make_app() -> App:
     """The application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
-        help="Durable state and bounded context for LLM agents. What runs today is the journal.",
-        help_epilogue="PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
+        help="Durable state for LLM agents: look into a journal, check it, copy it, erase from it.\n\n"
+        "PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
         version=__version__,
         result_action="return_value",
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for position, (name, (where, help, arguments)) in enumerate(COMMANDS.items()):
-        usage = None if arguments is None else f"Usage: holdfast {name} [OPTIONS] {arguments}"
-        app.command(f"holdfast.cli.{where}", name=name, help=help, sort_key=position, usage=usage)
+    for position, (name, command) in enumerate(COMMANDS.items()):
+        app.command(
+            f"holdfast.cli.{command.where}",
+            name=name,
+            help=command.help,
+            sort_key=position,
+            usage=f"Usage: holdfast {name} [OPTIONS] {command.arguments}".rstrip(),
+            help_epilogue=command.more or None,
+        )
     return app
 
 
@@ -110,4 +160,7 @@ def _discard_output() -> None:
 
 def run() -> None:
     """The entry point."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Not every terminal can show every character, and none of them is worth a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,12 @@ from holdfast.errors import InvalidValue, NotAJournal, NotFound
 
 VARIABLE = "HOLDFAST_URL"
 
+
+def switch(help: str) -> Parameter:
+    """An option that is given or not: it takes no value, and there is no `--no-…` of it."""
+    return Parameter(negative=(), show_default=False, help=help)
+
+
 JournalPath = Annotated[
     str | None,
     Parameter(env_var=VARIABLE, show_default=False, help="The journal: a path or sqlite:///path."),
@@ -25,7 +31,7 @@ JournalPathFirst = Annotated[
     str,
     Parameter(name="PATH", help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it."),
 ]
-Json = Annotated[bool, Parameter(negative=(), help="Print JSON and nothing else.")]
+Json = Annotated[bool, switch("Print JSON and nothing else.")]
 Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not given.", show_default=False)]
 
 

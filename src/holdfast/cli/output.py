@@ -6,10 +6,11 @@ was written by others: nothing in it may move the cursor or change a colour.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import msgspec
 from rich.console import Console
@@ -64,8 +65,12 @@ def emit(value: Any) -> None:
 
 
 def compact(value: Any) -> str:
-    """A value as JSON on one line; what was erased is null."""
-    return msgspec.json.encode(value, enc_hook=str, order="sorted").decode()
+    """A value as JSON on one line."""
+    try:
+        return msgspec.json.encode(value, order="sorted").decode()
+    except UnicodeEncodeError:
+        # A path need not be Unicode; the standard library escapes what is not.
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:
@@ -117,7 +122,7 @@ class Waiting:
     def __call__(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._timer.start()
         return self

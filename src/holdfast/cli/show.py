@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing
+from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, switch
 from holdfast.cli.output import compact, console, emit, note, plain, printable
 from holdfast.client_journal import JournalView
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
 
 PAGE = 256
-ENVELOPE = (
-    "seq tenant stream version id at type schema key epoch origin trust user subject causation correlation app hash"
-).split()
+ENVELOPE = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
+COLUMNS = ("seq", "time (UTC)", "stream", "v", "type", "facts")
 
 
 def log(
@@ -29,14 +28,12 @@ def log(
     /,
     *,
     scope: Annotated[str | None, Parameter(help="One stream: a session's id or a scope's text.")] = None,
-    type: Annotated[list[str] | None, Parameter(negative=(), help="Only events of this type; may be repeated.")] = None,
-    after: Annotated[int, Parameter(help="Only events after this cursor, or version if a scope is given.")] = 0,
-    until: Annotated[int | None, Parameter(help="Only events up to this cursor or version.")] = None,
+    type: Annotated[list[str] | None, switch("Only events of this type; may be repeated.")] = None,
+    after: Annotated[int | None, Parameter(help="Only events after this cursor, or version with --scope.")] = None,
+    until: Annotated[int | None, Parameter(help="Only events up to this cursor, or version with --scope.")] = None,
     last: Annotated[int | None, Parameter(help="Only the newest N of them.")] = None,
-    follow: Annotated[
-        bool, Parameter(negative=(), help="Go on as events happen, in any process; from now on.")
-    ] = False,
-    content: Annotated[bool, Parameter(negative=(), help="Show content as well as facts.")] = False,
+    follow: Annotated[bool, switch("Go on as events happen, in any process: from now, --after or --last on.")] = False,
+    content: Annotated[bool, switch("Show content as well as facts.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
@@ -58,7 +55,7 @@ class _Wanted:
     """Which events, in which order."""
 
     def __init__(
-        self, journal: JournalView, scope: str | None, types: tuple[str, ...], after: int, until: int | None
+        self, journal: JournalView, scope: str | None, types: tuple[str, ...], after: int | None, until: int | None
     ) -> None:
         self._journal = journal
         self._scope = scope
@@ -68,7 +65,7 @@ class _Wanted:
 
     def stored(self, last: int | None = None) -> Iterator[Event]:
         """Those that there are now, oldest first."""
-        bounds: dict[str, Any] = {"after": self._after, "until": self._until, "types": self._types}
+        bounds: dict[str, Any] = {"after": self._after or 0, "until": self._until, "types": self._types}
         if last is None:
             yield from self._journal.events(self._scope, **bounds)
         else:
@@ -78,7 +75,7 @@ class _Wanted:
     def followed(self, last: int | None) -> Iterator[Event]:
         """Some that there are, if asked for, then all that happen; none twice and none left out."""
         start = self._after
-        if last is not None or not self._after:
+        if last is not None or start is None:
             start = self._journal.position() if self._scope is None else self._journal.version(self._scope)
         if last is not None:
             self._until = start
@@ -105,53 +102,47 @@ def as_json(event: Event, content: bool) -> dict[str, Any]:
 
 
 def _print(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
-    """Tables of one page each; the columns of the first give the widths of the rest."""
-    out = console()
-    rest, first = iter(events), True
+    """One page at a time; columns only ever grow wider, so that pages line up."""
+    out, rest, first = console(), iter(events), True
     widths = [3, 23, 6, 1, 4]
     while page := [_cells(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
         widths = [max(width, *(len(row[column]) for row in page)) for column, width in enumerate(widths)]
-        _print_page(out, page, widths, header=first)
+        if out.is_terminal:
+            out.print(_table(page, widths, out.width, header=first))
+        else:
+            sys.stdout.writelines(_line(row, widths) for row in ([COLUMNS, *page] if first else page))
+            sys.stdout.flush()
         first = False
     return not first
 
 
-def _cells(event: Event, content: bool) -> tuple[Text, ...]:
-    what = Text(printable(_short(plain(event.facts))), style="dim")
+def _cells(event: Event, content: bool) -> tuple[str, ...]:
+    what = _short(plain(event.facts))
     if content and event.content is not None:
-        erased = isinstance(event.content, Erased)
-        what.append("\n" if what else "")
-        what.append(
-            "(erased)" if erased else printable(compact(plain(event.content))), style="red" if erased else "green"
-        )
-    return (
-        Text(str(event.seq)),
-        Text(when(event.at), style="dim"),
-        Text(printable(event.stream)),
-        Text(str(event.version)),
-        Text(printable(event.type), style="bold"),
-        what,
-    )
+        said = "(erased)" if isinstance(event.content, Erased) else compact(plain(event.content))
+        what = f"{what} {said}" if what else said
+    found = (str(event.seq), when(event.at), event.stream, str(event.version), event.type, what)
+    return tuple(map(printable, found))
 
 
-def _print_page(out: Console, page: list[tuple[Text, ...]], widths: list[int], *, header: bool) -> None:
+def _line(row: Sequence[str], widths: list[int]) -> str:
+    """For a pipe: nothing is cut, and a journal of any size goes through quickly."""
+    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+    cells[0], cells[3] = row[0].rjust(widths[0]), row[3].rjust(widths[3])
+    return "  ".join((*cells, row[-1])).rstrip() + "\n"
+
+
+def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
+    """For a terminal: a long stream is cut where room is short, facts are folded."""
     table = Table(box=None, show_header=header, header_style="dim", pad_edge=False)
-    names = ("seq", "time (UTC)", "stream", "v", "type")
-    for column, (name, width) in enumerate(zip(names, widths, strict=True)):
-        right = name in ("seq", "v")
-        # A long stream may be cut on a narrow terminal; numbers and types may not.
-        limit = None if column != 2 or not out.is_terminal else max(6, out.width // 4)
-        table.add_column(
-            name,
-            justify="right" if right else "left",
-            min_width=min(width, limit or width),
-            max_width=limit,
-            no_wrap=True,
-        )
-    table.add_column("facts", overflow="fold")
+    for name, wanted, style in zip(COLUMNS, widths, ("", "dim", "", "", "bold"), strict=False):
+        most = min(wanted, max(6, width // 4)) if name == "stream" else wanted
+        table.add_column(name, style=style, min_width=most, max_width=most, no_wrap=True)
+    table.columns[0].justify = table.columns[3].justify = "right"
+    table.add_column(COLUMNS[-1], style="dim", overflow="fold")
     for row in page:
-        table.add_row(*row)
-    out.print(table)
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _short(facts: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.records.events import calls, frames
 from holdfast.records.frames import Limits
-from holdfast.records.ids import ulid_bytes
+from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Row, Update
 from holdfast.records.usage import Usage
 
@@ -30,7 +30,7 @@ def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
     artifacts = getattr(facts, "artifacts", None)
     if artifacts:
         changes.extend(
-            Replace("artifact_refs", {"artifact": bytes.fromhex(name), "stream_version": version}) for name in artifacts
+            Replace("artifact_refs", {"artifact": hex_bytes(name), "stream_version": version}) for name in artifacts
         )
     return changes
 
@@ -110,7 +110,7 @@ def _updated(facts: frames.FrameUpdated, place: Place) -> list[Change]:
     if facts.granted is not None:
         values["granted"] = facts.granted
     if facts.context_hash is not None:
-        values["context_hash"] = bytes.fromhex(facts.context_hash)
+        values["context_hash"] = hex_bytes(facts.context_hash)
     if facts.texts:
         values["goal_version"] = place.version
     return [_frame(facts.frame, place, values)]
@@ -158,7 +158,7 @@ def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
         "expires_at": facts.expires_at,
         "on_expiry": facts.on_expiry,
         "until": facts.until,
-        "token_id": None if facts.token is None else bytes.fromhex(facts.token),
+        "token_id": None if facts.token is None else hex_bytes(facts.token),
         "answer_version": None,
     }
     changes: list[Change] = [Put("suspended_frames", row), _frame(facts.frame, place, {"status": "suspended"})]
@@ -185,7 +185,7 @@ def _answered(facts: frames.QuestionAnswered, place: Place) -> list[Change]:
 
 
 def _reissued(facts: frames.QuestionReissued, place: Place) -> list[Change]:
-    values: Row = {"token_id": bytes.fromhex(facts.token), "expires_at": facts.expires_at}
+    values: Row = {"token_id": hex_bytes(facts.token), "expires_at": facts.expires_at}
     return [Update("suspended_frames", (ulid_bytes(facts.frame),), values)]
 
 

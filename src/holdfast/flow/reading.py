@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import decode_event
-from holdfast.errors import InvalidValue
+from holdfast.errors import Corrupt, InvalidValue
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Event
 from holdfast.records.reports import Query
@@ -52,7 +53,14 @@ def next_query(query: Query, events: list[Event]) -> Query | None:
     if len(events) < query.limit:
         return None
     last = events[-1].seq if query.stream is None else events[-1].version
-    return replace(query, until=last - 1) if query.backwards else replace(query, after=last)
+    return replace(query, until=last - 1) if query.backwards else replace(query, after=beyond(query.after, last))
+
+
+def beyond(after: Any, last: Any) -> Any:
+    """Where the next page begins. A page that leads back would be read for ever: only damage does that."""
+    if last <= after:
+        raise Corrupt(f"Pages go from {after!r} back to {last!r}: an index is damaged. Run `holdfast verify`.")
+    return last
 
 
 def events(ports: Ports, query: Query) -> Iterator[Event]:

@@ -13,11 +13,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidValue, Refused
+from holdfast.core.chain import genesis, link
+from holdfast.core.codec import check_plain, decode_facts
+from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
+from holdfast.flow.reading import beyond
 from holdfast.ports import Ports
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.ids import check_id
 from holdfast.records.reports import Progress, Query, Subject
+from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
 FORMAT = 1
@@ -39,7 +44,10 @@ def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterat
     for tenant in ports.journal.tenants():
         for subject in ports.journal.subjects(tenant):
             yield tenant, subject
-    yield from ports.journal.artifacts()
+    wanted = None if until is None else _referred(ports, until)
+    for tenant, artifact in ports.journal.artifacts():
+        if wanted is None or (tenant, artifact.name.hex()) in wanted:
+            yield tenant, artifact
     last = ports.journal.position()
     until = last if until is None else min(until, last)
     cursors = {tenant: _events(ports, tenant, until) for tenant in ports.journal.tenants()}
@@ -57,7 +65,33 @@ def _events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
     after = 0
     while found := ports.journal.read(Query(tenant=tenant, after=after, until=until, limit=PAGE)):
         yield from found
-        after = found[-1].seq
+        after = beyond(after, found[-1].seq)
+
+
+def _referred(ports: Ports, until: int) -> set[tuple[str, str]]:
+    """The artifacts that events up to a cursor refer to."""
+    return {
+        (tenant, name)
+        for tenant in ports.journal.tenants()
+        for event in _events(ports, tenant, until)
+        for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
+    }
+
+
+def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
+    """The same items, as long as every event continues its stream's chain; refuses the first that does not."""
+    ends: dict[tuple[str, str], tuple[int, bytes]] = {}
+    for tenant, item in copies:
+        if isinstance(item, StoredEvent):
+            place = (tenant, item.stream)
+            version, previous = ends.get(place) or (0, genesis(tenant, item.stream))
+            if item.version != version + 1 or link(previous, item) != item.hash:
+                raise Refused(
+                    f"Event {item.seq} ({item.stream} version {item.version}) is not what was written: "
+                    "this copy was changed or is incomplete. Nothing was imported."
+                )
+            ends[place] = (item.version, item.hash)
+        yield tenant, item
 
 
 def export_lines(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
@@ -77,8 +111,11 @@ def _line(tenant: str, item: StoredEvent | Subject | Artifact) -> dict[str, Any]
     fields = {name: getattr(item, name) for name in item.__struct_fields__}
     for name in _BYTES:
         fields[name] = _b64(fields[name])
-    for name in _TEXT:
-        fields[name] = None if fields[name] is None else fields[name].decode()
+    try:
+        for name in _TEXT:
+            fields[name] = None if fields[name] is None else fields[name].decode()
+    except UnicodeDecodeError:
+        raise Corrupt(f"Event {item.seq} holds bytes that are not text. Run `holdfast verify`.") from None
     return {"kind": "event", **fields}
 
 
@@ -110,25 +147,30 @@ def _object(number: int, line: bytes) -> dict[str, Any]:
 
 def _item(line: dict[str, Any], number: int) -> Item:
     kind = line.pop("kind", None)
-    tenant = line.get("tenant")
+    shape = _SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        raise InvalidValue(f"Line {number} has the unknown kind {kind!r:.40}. Nothing was imported.")
     try:
-        if not isinstance(tenant, str) or not tenant:
-            raise InvalidValue("tenant is missing")
-        if kind == "subject":
-            return tenant, Subject(id=int(line["id"]), name=line["name"])
+        check_plain(line)
+        for field in _BYTES:
+            if line.get(field) is not None and kind == "event":
+                line[field] = _unb64(line[field], number)
         if kind == "artifact":
-            body = None if line["body"] is None else _unb64(line["body"], number)
-            name = bytes.fromhex(line["name"])
-            return tenant, Artifact(name=name, size=line["size"], at=line["at"], body=body, erased=bool(line["erased"]))
+            line["name"] = bytes.fromhex(line["name"])
+            line["body"] = None if line["body"] is None else _unb64(line["body"], number)
         if kind == "event":
-            for field in _BYTES:
-                line[field] = None if line[field] is None else _unb64(line[field], number)
-            for field in _TEXT:
-                line[field] = None if line[field] is None else line[field].encode()
-            return tenant, StoredEvent(**line)
-        raise InvalidValue(f"kind {kind!r} is unknown")
-    except (InvalidValue, KeyError, TypeError, ValueError, AttributeError) as error:
+            line.update({field: None if line[field] is None else line[field].encode() for field in _TEXT})
+        tenant = check_id(line["tenant"] if kind == "event" else line.pop("tenant"), "tenant")
+        # Bytes are decoded above: msgspec must not take them for base64 text a second time.
+        item: StoredEvent | Subject | Artifact = msgspec.convert(line, shape, builtin_types=(bytes,))
+    except (AttributeError, HoldfastError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(f"Line {number} cannot be read ({error!s:.200}). Nothing was imported.") from None
+    if isinstance(item, StoredEvent):
+        parse_scope(item.stream)
+    return tenant, item
+
+
+_SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
 
 
 def _b64(raw: bytes | None) -> str | None:

@@ -20,6 +20,7 @@ from holdfast.core.shadow import ShadowRows
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import HoldfastError
 from holdfast.flow.artifacts import artifact_name
+from holdfast.flow.reading import beyond
 from holdfast.ports import Ports
 from holdfast.records.batches import Head
 from holdfast.records.events.envelope import StoredEvent
@@ -72,7 +73,7 @@ class _Run:
         after = ""
         while heads := self._ports.journal.heads(tenant, after, PAGE):
             yield from heads
-            after = heads[-1].stream
+            after = beyond(after, heads[-1].stream)
 
     def _stream(self, tenant: str, head: Head, tables: dict[str, _Table]) -> None:
         self.streams += 1
@@ -117,7 +118,7 @@ class _Run:
         after = 0
         while found := self._ports.journal.read(Query(tenant=tenant, stream=stream, after=after, limit=PAGE)):
             yield from found
-            after = found[-1].version
+            after = beyond(after, found[-1].version)
 
     def _compare(self, tenant: str, stream: str, shadow: ShadowRows, tables: dict[str, _Table]) -> None:
         for table in PROJECTIONS:

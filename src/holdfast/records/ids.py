@@ -40,6 +40,14 @@ def ulid_bytes(text: str) -> bytes:
     raise InvalidValue(f"{text[:40]!r} is not a ULID: 26 characters of Crockford base 32 are needed.")
 
 
+def hex_bytes(text: str) -> bytes:
+    """The bytes of a digest or name in hexadecimal."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidValue(f"{text[:40]!r} is not hexadecimal.") from None
+
+
 def next_ulid(previous: int, milliseconds: int, entropy: int) -> int:
     """The ULID after `previous` as an integer: strictly larger, whatever the clock does."""
     fresh = (milliseconds << _ENTROPY_BITS) | entropy

@@ -29,7 +29,8 @@ class ArtifactFiles:
         """Put a body on disk for good; a crash leaves the whole file or none."""
         target = self.path(tenant, name)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.folder, target.parent):
+                folder.mkdir(exist_ok=True, mode=0o700)
             handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:

@@ -29,6 +29,7 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
+from holdfast.journal.sqlite.schema import recognise
 
 Durability = Literal["full", "fast"]
 
@@ -58,6 +59,7 @@ def open_connection(
     try:
         connection.set_busy_handler(patience(busy_ms))
         connection.create_scalar_function("holdfast_mac", cast(Any, content_mac), 2, deterministic=True)
+        recognise(connection, path)
         write_ahead_log(connection, busy_ms)
         durable_commits(connection, durability)
         real_disk_flush(connection)

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.states import assemble
 from holdfast.core.tables import TABLES
-from holdfast.errors import Closed, NotFound
+from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.grouping import Group, Member
 from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
@@ -109,7 +109,10 @@ class SqliteJournal:
 
     def tenants(self) -> list[str]:
         with self.reading() as connection:
-            return sorted(name for name, _ in connection.execute(queries()["tenant_ids"]))
+            names = [name for name, _ in ask(connection, queries()["tenant_ids"])]
+        if not all(isinstance(name, str) for name in names):
+            raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
+        return sorted(names)
 
     def load(self, tenant: str, stream: str) -> StreamState:
         with self.reading() as connection:

@@ -15,7 +15,7 @@ import apsw
 from holdfast.core.codec import decode_facts
 from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidValue
 from holdfast.journal.sqlite.connection import ask, translate
 from holdfast.journal.sqlite.statements import bind, drop, queries, rename
 from holdfast.records.reports import Progress
@@ -81,8 +81,11 @@ class _Rebuild:
         rows = ask(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
         statements: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table.name: [] for table in PROJECTIONS}
         for row in rows:
-            facts = decode_facts(row[6], row[7], row[18])
-            for change in project(row[6], facts, row[3], row[5]):
+            try:
+                changes = project(row[6], decode_facts(row[6], row[7], row[18]), row[3], row[5])
+            except InvalidValue as error:
+                raise Corrupt(f"Event {row[0]} cannot be projected ({error}) Run `holdfast verify`.") from None
+            for change in changes:
                 statements[change.table].append(bind(change, row[1], row[2], SHADOW))
         for of_table in statements.values():
             self._execute(of_table)

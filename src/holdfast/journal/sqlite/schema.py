@@ -22,13 +22,13 @@ def latest() -> int:
 
 def prepare(connection: apsw.Connection, path: Path) -> None:
     """Bring a file to the newest schema; a new file gets it whole. Safe among several processes."""
-    if _current(connection, path) == latest():
+    if recognise(connection, path) == latest():
         return
     for number, _, sql in migrations():
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have done this while we waited for the lock.
-            if _current(connection, path) < number:
+            if recognise(connection, path) < number:
                 for _ in connection.execute(sql):
                     pass
                 if number == 1:
@@ -41,7 +41,8 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
             raise
 
 
-def _current(connection: apsw.Connection, path: Path) -> int:
+def recognise(connection: apsw.Connection, path: Path) -> int:
+    """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
     application = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
     if application == APPLICATION_ID:

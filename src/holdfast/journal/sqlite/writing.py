@@ -88,7 +88,7 @@ class Writing:
             try:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                if isinstance(error, apsw.ConstraintError | HoldfastError):
+                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
                     return
             except apsw.Error:
                 pass  # The connection goes, and its transaction with it.

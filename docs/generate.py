@@ -1,0 +1,367 @@
+"""Write the reference pages from the code, so that they cannot say anything else.
+
+python docs/generate.py            writes docs/reference/*.md
+python docs/generate.py --check    says which pages are out of date, and exits 1 if any is
+"""
+# ruff: noqa: INP001
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import holdfast
+from holdfast import errors
+from holdfast.async_client import AsyncHoldfast, AsyncJournalView
+from holdfast.cli.main import COMMANDS, EXIT_CODES, exit_code, make_app
+from holdfast.client import Holdfast
+from holdfast.client_journal import JournalView
+from holdfast.records import settings
+from holdfast.records.catalogue import _APP, CATALOGUE, EventType
+from holdfast.records.events.calls import PackedSegment
+from holdfast.records.events.work import TaskNode
+from holdfast.records.frames import Limits
+from holdfast.records.usage import Usage
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTICE = "<!-- Written by docs/generate.py from the code. Change the code, then run it. -->"
+
+
+# text
+
+
+def page(title: str, *parts: str) -> str:
+    """A whole page."""
+    return "\n\n".join((NOTICE, f"# {title}", *(part.strip("\n") for part in parts if part))) + "\n"
+
+
+def table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; pipes in cells are escaped."""
+    names = list(names)
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def summary(thing: Any) -> str:
+    """A docstring as one paragraph."""
+    return " ".join((inspect.getdoc(thing) or "").split())
+
+
+def type_name(kind: Any) -> str:
+    """A type in words that are not Python's alone."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("null" if part is type(None) else type_name(part) for part in arguments)
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin in (tuple, list):
+        return f"list of {type_name(arguments[0])}"
+    if origin is dict:
+        return f"map of {type_name(arguments[0])} to {type_name(arguments[1])}"
+    if kind is Any:
+        return "any JSON"
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}[kind.__name__]
+
+
+# events
+
+EVENTS_INTRO = """
+Every event that a journal may hold: its name, its kind, the version of its schema, its facts and
+its content. There are {count} names, and `app.…` for your own. Names and fields are for ever: an
+event once written is never rewritten, only read as a newer schema.
+
+Today holdfast itself writes `app.…` events through `hf.journal.append`, and `subject.erased` when
+something is erased. The frame and call events already have their tables, `fold` and `project`.
+The others are written down so that no journal ever has to change when sessions, packs, state,
+tasks and memory arrive.
+
+- **owner** events carry the epoch of whoever owns the stream, and are refused once another owner
+  took over.
+- **inbox** events may come from any authorised writer; they carry no epoch and may come in any
+  order.
+- **°** marks facts that holdfast makes at the time of writing (ids, clocks). A retry with the same
+  key may bring others, so they are not compared.
+- Every event may also have `artifacts`, the names of the large bodies that it keeps alive. A field
+  that has its default is left out of the stored bytes.
+"""
+
+FAMILIES = {
+    "journal": "The journal itself",
+    "frames": "Frames and questions",
+    "calls": "Calls and packs",
+    "conversations": "Sessions and conversations",
+    "state": "State and effects",
+    "work": "Workers, supervision and tasks",
+    "memory": "Memory",
+    "envelope": "Your own events",
+}
+
+
+def events() -> str:
+    """The catalogue."""
+    written = [_APP, *CATALOGUE.values()]
+    parts = [EVENTS_INTRO.format(count=len(CATALOGUE))]
+    for module, title in FAMILIES.items():
+        rows = [row for row in written if row.facts.__module__.endswith(f".events.{module}")]
+        parts.append(f"## {title}")
+        parts.extend(_event(row) for row in rows)
+    parts.append("## Records inside facts")
+    parts.extend(
+        f"### {record.__name__}\n\n{summary(record)}\n\n{_fields([(record, '')], frozenset())}"
+        for record in (Limits, Usage, PackedSegment, TaskNode)
+    )
+    return page("Events", *parts)
+
+
+def _event(row: EventType) -> str:
+    name = "app.…" if row is _APP else row.name
+    content = "no content" if row.content is None else f"content: {summary(row.content)}"
+    parts = [(row.facts, "facts")] + ([] if row.content is None else [(row.content, "content")])
+    fields = _fields(parts, row.minted)
+    return f"### `{name}`\n\n{summary(row.facts)}\n\n*{row.kind} · schema {row.schema} · {content}*\n\n{fields}"
+
+
+def _fields(parts: list[tuple[type[Any], str]], minted: frozenset[str]) -> str:
+    rows = []
+    for record, part in parts:
+        hints = typing.get_type_hints(record)
+        for field in msgspec.structs.fields(record):
+            if field.name == "artifacts":
+                continue
+            mark = "°" if part == "facts" and field.name in minted else ""
+            cells = [f"`{field.name}`{mark}", type_name(hints[field.name]), _default(field)]
+            rows.append([part, *cells] if part else cells)
+    heads = ["", "field", "type", "default"] if parts[0][1] else ["field", "type", "default"]
+    return table(heads, rows) if rows else "No fields of its own."
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return ""
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if isinstance(value, msgspec.Struct):
+        return "its defaults"
+    return "`" + msgspec.json.encode(value).decode() + "`"
+
+
+# settings
+
+SETTINGS_INTRO = """
+Limits and sizes. They come from `holdfast.open(…, settings=holdfast.Settings(…))`, else from the
+environment, else from their defaults. `holdfast doctor` shows those in force and where each comes
+from.
+"""
+
+SETTINGS_END = """
+Values are whole numbers of 0 or more. A variable that is empty counts as not set; one that is no
+number is refused when the journal is opened.
+
+## Other variables
+
+| variable | meaning |
+| --- | --- |
+| `HOLDFAST_URL` | The journal that commands work on when none is given: a path or `sqlite:///path`. |
+
+How durable a commit is, is not a setting but an argument: `holdfast.open(…, durability="full")` or
+`"fast"`. See [Durability](../concepts/durability.md).
+"""
+
+
+def settings_page() -> str:
+    """Every setting with its variable and default."""
+    described = _attribute_docs(settings.Settings)
+    rows = []
+    for field in msgspec.structs.fields(settings.Settings):
+        text, _, variable = described[field.name].rpartition(" ")
+        rows.append([f"`{field.name}`", variable, f"{field.default:,}", text])
+    return page(
+        "Settings", SETTINGS_INTRO, table(["setting", "variable", "default", "what it bounds"], rows), SETTINGS_END
+    )
+
+
+def _attribute_docs(record: type[Any]) -> dict[str, str]:
+    """The strings under the fields of a class, which Python itself forgets."""
+    (definition,) = ast.parse(inspect.getsource(record)).body
+    assert isinstance(definition, ast.ClassDef)
+    found, name = {}, ""
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
+            found[name] = " ".join(str(statement.value.value).split())
+    return found
+
+
+# errors
+
+ERRORS_INTRO = """
+Every error is a `HoldfastError` and can be imported from `holdfast`. They are grouped by what the
+caller can do. The message says what to do; no error of a database driver reaches you.
+"""
+
+ERRORS_END = """
+`InvalidValue` is also a `ValueError`. `VersionConflict` has `stream`, `expected` and `actual`;
+`StaleEpoch` has `stream`, `held` and `current`. The exit code is that of the [command line](cli.md).
+"""
+
+
+def errors_page() -> str:
+    """The tree, and every error with what to do."""
+    tree = inspect.cleandoc((errors.__doc__ or "").split("\n\n")[1].rstrip())
+    rows = [[f"`{kind.__name__}`", f"`{kind.__mro__[1].__name__}`", summary(kind), _exit(kind)] for kind in _errors()]
+    heads = ["error", "is a", "message unless a better one is given", "exit code"]
+    return page("Errors", ERRORS_INTRO, f"```text\n{tree}\n```", table(heads, rows), ERRORS_END)
+
+
+def _errors() -> list[type[errors.HoldfastError]]:
+    found = (kind for kind in vars(errors).values() if isinstance(kind, type))
+    return [kind for kind in found if issubclass(kind, errors.HoldfastError)]
+
+
+def _exit(kind: type[errors.HoldfastError]) -> str:
+    return str(exit_code(kind.__new__(kind)))
+
+
+# command line
+
+CLI_INTRO = """
+The journal is the first argument, `PATH`: a path or `sqlite:///path`. It may be left out when
+`HOLDFAST_URL` names it. Commands that only look never make a new journal.
+
+`--json` is on every command: one object, or for `log` one object a line, on standard output and
+nothing else. What goes wrong is one line on standard error. Tables are coloured on a terminal only,
+and whatever takes longer than a second shows a bar there.
+
+## Exit codes
+"""
+
+
+def cli() -> str:
+    """Every command with its arguments and options."""
+    app = make_app()
+    parts = [CLI_INTRO, table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])]
+    for name, command in COMMANDS.items():
+        usage = f"holdfast {name} [OPTIONS] {command.arguments}".rstrip()
+        rows = [_option(argument) for argument in app[name].assemble_argument_collection()]
+        more = f" {command.more}" if command.more else ""
+        parts.append(f"## holdfast {name}\n\n```text\n{usage}\n```\n\n{command.help}{more}\n\n{table(['', ''], rows)}")
+    return page("Command line", *parts)
+
+
+def _option(argument: Any) -> list[str]:
+    hints = [kind for kind in typing.get_args(argument.hint) or (argument.hint,) if kind is not type(None)]
+    value = "" if bool in hints or not argument.name.startswith("-") else {int: " N"}.get(hints[0], " TEXT")
+    default = f" Default: {argument.field_info.default}." if argument.show_default else ""
+    return [f"`{argument.name}{value}`", f"{argument.parameter.help}{default}"]
+
+
+# Python
+
+ASYNC = """
+It has the members of `Holdfast`, and its `journal` those of `hf.journal`, to be awaited; {iterators}
+are used with `async for`. Each operation runs in a thread of the client's own, as a whole.
+Cancelling an `await` does not cancel the write: its key tells what happened.
+"""
+
+
+def python() -> str:
+    """Every public name."""
+    doors = [_callable(function) for function in (holdfast.open, holdfast.open_async, holdfast.restore)]
+    records = (holdfast.Event, holdfast.Appended, holdfast.Verified, holdfast.Finding, holdfast.Erasure, holdfast.Usage)
+    iterators = [name for name, member in vars(AsyncJournalView).items() if inspect.isasyncgenfunction(member)]
+    return page(
+        "Python",
+        "Everything that `import holdfast` offers. What is not on this page is not public.",
+        "## Opening\n\n" + table(["", ""], doors),
+        _methods("Holdfast", Holdfast),
+        _methods("hf.journal", JournalView),
+        f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}",
+        ASYNC.format(iterators=", ".join(f"`{name}`" for name in iterators)),
+        _methods("Scope", holdfast.Scope),
+        "## Records\n\nFrozen, and plain to read.",
+        *(f"### {kind.__name__}\n\n{summary(kind)}\n\n{_members(kind)}" for kind in records),
+        f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is the one there is, and it is false.",
+        f"### Settings\n\n{summary(holdfast.Settings)} See [Settings](settings.md).",
+        "## Errors\n\nSee [Errors](errors.md): " + ", ".join(f"`{kind.__name__}`" for kind in _errors()) + ".",
+        "## Version\n\n`holdfast.__version__` is the release that is installed, as text.",
+    )
+
+
+def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method: bool = False) -> list[str]:
+    names: list[str] = []
+    for name, parameter in list(inspect.signature(function).parameters.items())[method:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+            names.append("*")
+        names.append(name if parameter.default is parameter.empty else f"{name}={parameter.default!r}")
+    return [f"`{owner}{function.__name__}({', '.join(names)})`", summary(function)]
+
+
+def _methods(title: str, kind: type[Any]) -> str:
+    rows = []
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            rows.append([f"`{name}`", summary(member.fget)])
+        elif isinstance(member, classmethod):
+            rows.append(_callable(getattr(kind, name), f"{kind.__name__}."))
+        elif inspect.isfunction(member):
+            rows.append(_callable(member, "", method=True))
+    return f"## {title}\n\n{summary(kind)}\n\n{table(['', ''], rows)}"
+
+
+def _members(kind: type[Any]) -> str:
+    rows = [[f"`{field.name}`", _annotation(kind, field.name)] for field in msgspec.structs.fields(kind)]
+    rows += [[f"`{n}`", summary(p.fget)] for n, p in vars(kind).items() if isinstance(p, property)]
+    return table(["", ""], rows)
+
+
+def _annotation(kind: type[Any], name: str) -> str:
+    return f"`{kind.__annotations__[name]}`"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "events.md": events,
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "cli.md": cli,
+    "python.md": python,
+}
+
+
+def outdated() -> list[str]:
+    """The pages that do not say what the code says."""
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (REFERENCE / name).is_file() or (REFERENCE / name).read_text(encoding="utf-8") != make()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or check them."""
+    if arguments == ["--check"]:
+        late = outdated()
+        if late:
+            sys.stderr.write(f"Out of date: {', '.join(late)}. Run: python docs/generate.py\n")
+        return int(bool(late))
+    if arguments:
+        sys.stderr.write((__doc__ or "") + "\n")
+        return 2
+    for name, make in PAGES.items():
+        (REFERENCE / name).write_text(make(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

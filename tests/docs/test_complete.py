@@ -1,0 +1,142 @@
+"""Everything that can be used is documented, and nothing else: commands, events, settings, errors, names, links."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.cli.main import COMMANDS, EXIT_CODES, make_app
+from holdfast.client_journal import JournalView
+from holdfast.records.catalogue import CATALOGUE
+
+from .pages import DOCS, ROOT, anchors, blocks, links, name, pages
+
+PAGES = pages()
+
+
+def text(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_says_what_the_code_says() -> None:
+    assert generator().outdated() == [], "run: python docs/generate.py"
+
+
+def test_an_outdated_reference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = generator()
+    monkeypatch.setattr(module, "REFERENCE", tmp_path)
+    assert module.main(["--check"]) == 1
+    assert module.main([]) == 0
+    assert module.main(["--check"]) == 0
+    (tmp_path / "events.md").write_text("changed by hand")
+    assert module.outdated() == ["events.md"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_option_is_documented(command: str) -> None:
+    (section,) = re.findall(
+        rf"^## holdfast {command}\n(.*?)(?=^## |\Z)", text("reference/cli.md"), re.MULTILINE | re.DOTALL
+    )
+    for argument in make_app()[command].assemble_argument_collection():
+        assert f"`{argument.name}" in section
+
+
+def test_every_exit_code_is_documented() -> None:
+    for code in EXIT_CODES:
+        assert f"\n| {code} | " in text("reference/cli.md")
+
+
+def test_every_event_is_documented_with_its_kind_and_fields() -> None:
+    sections = dict(re.findall(r"(?ms)^### `([^`]+)`\n(.*?)(?=^##|\Z)", text("reference/events.md")))
+    assert sections.keys() == {*CATALOGUE, "app.…"}
+    for row in CATALOGUE.values():
+        section = sections[row.name]
+        assert f"*{row.kind} · schema {row.schema} · " in section
+        for part in (row.facts, row.content):
+            for field in () if part is None else msgspec.structs.fields(part):
+                assert field.name == "artifacts" or f"| `{field.name}`" in section
+
+
+def test_every_setting_is_documented() -> None:
+    for field in msgspec.structs.fields(holdfast.Settings):
+        assert f"| `{field.name}` | `HOLDFAST_{field.name.upper()}` | {field.default:,} |" in text(
+            "reference/settings.md"
+        )
+
+
+def test_every_error_is_documented_and_public() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    for kind in kinds:
+        assert kind.__name__ in holdfast.__all__
+        assert f"| `{kind.__name__}` |" in text("reference/errors.md")
+        assert re.search(rf"(^|─ ){kind.__name__}\b", text("reference/errors.md"), re.MULTILINE), "missing in the tree"
+
+
+@pytest.mark.parametrize("public", holdfast.__all__)
+def test_every_public_name_is_documented(public: str) -> None:
+    assert re.search(rf"\b{public}\b", text("reference/python.md"))
+
+
+def test_every_method_and_envelope_field_is_documented() -> None:
+    for member in (found for found in vars(JournalView) if not found.startswith("_")):
+        assert f"`{member}(" in text("reference/python.md")
+    envelope = text("concepts/journal.md")
+    for field in msgspec.structs.fields(holdfast.Event):
+        assert f"`{field.name}`" in envelope
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        found = (page.parent / target).resolve() if target else page
+        assert found.is_file(), link
+        assert found.is_relative_to(ROOT)
+        assert not anchor or anchor in anchors(found), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_speaks_of_the_project_alone(page: Path) -> None:
+    written = page.read_text(encoding="utf-8")
+    assert written.startswith(("# ", "<!-- Written by"))
+    assert not re.search(r"(?<![\w/:.>-])/\w+/\w+", written), "a path of somebody's machine"
+    assert not re.search(r"\bissue \d|(?<!\w)#\d+\b|localhost:\d", written)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_blocks_name_a_language_that_is_run_or_plainly_text(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= {"python", "bash", "text", "sql", "toml", "json"}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed, "add it to mkdocs.yml"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "fonts.googleapis.com" not in built
+    assert not (tmp_path / "site" / "generate.py").exists()
