@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from holdfast.connect import file_path
 from holdfast.core.codec import decode_event
-from holdfast.errors import InvalidValue, NotFound, ReadOnly, Refused
+from holdfast.errors import InvalidValue, NotFound, ReadOnly, Refused, StorageFull
 from holdfast.flow import artifacts, erasing, reading, transfer
 from holdfast.flow.change import Decided, append
 from holdfast.flow.verify import verify
@@ -22,6 +23,7 @@ from holdfast.records.reports import Erasure, Progress, Query, Verified
 from holdfast.records.scope import Scope
 
 Address = Scope | str
+FULL = (errno.ENOSPC, errno.EDQUOT)
 StrPath = str | os.PathLike[str]
 
 
@@ -148,8 +150,10 @@ class JournalView:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-        except BaseException:
+        except BaseException as error:
             partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise StorageFull() if error.errno in FULL else _unwritable(path, error) from error
             raise
         return count
 
@@ -186,4 +190,8 @@ def _create(path: Path) -> Any:
     try:
         return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
     except OSError as error:
-        raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ReadOnly:
+    return ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.")

@@ -136,7 +136,7 @@ def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
 def log_not_truncated(patch: pytest.MonkeyPatch) -> None:
     from holdfast.journal.sqlite import erasing
 
-    patch.setattr(erasing, "truncate_log", lambda journal: None)
+    patch.setattr(erasing, "_truncate_log", lambda journal: None)
 
 
 def chain_without_facts(patch: pytest.MonkeyPatch) -> None:

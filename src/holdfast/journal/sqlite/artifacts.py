@@ -6,6 +6,7 @@ no caller's text ever reaches a path.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -44,7 +45,7 @@ class ArtifactFiles:
             for folder in (target.parent, self.folder, self.folder.parent):
                 _sync_folder(folder)
         except OSError as error:
-            if error.errno in (28, 122):  # no space, over quota
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFull() from error
             raise Unavailable(f"The artifact could not be written ({error.strerror}). Nothing was written.") from error
 
@@ -60,7 +61,10 @@ class ArtifactFiles:
     def remove(self, tenant: str, name: bytes) -> None:
         """Take a body off the disk."""
         try:
-            self.path(tenant, name).unlink(missing_ok=True)
+            path = self.path(tenant, name)
+            if path.exists():
+                path.unlink()
+                _sync_folder(path.parent)
         except OSError as error:
             raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
 

@@ -28,6 +28,7 @@ def check(journal: SqliteJournal) -> Iterator[Finding]:
         ("meta", _meta),
         ("subjects", _subjects),
         ("streams", _streams),
+        ("erasures", _erasures),
     ):
         try:
             with journal.reading() as connection:
@@ -92,6 +93,12 @@ def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
         wanted = None if name is None else subject_digest(journal.secret, name)
         if wanted != digest:
             yield Finding(kind="subjects", where=f"{tenant} subject {id}", problem="the name was changed")
+
+
+def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, subject in connection.execute(queries()["unfinished_erasures"]):
+        problem = "is committed and not finished: old bytes may be left. Close other readers and open the journal again"
+        yield Finding(kind="erasures", where=f"{tenant} subject {subject}", problem=problem)
 
 
 def _streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

@@ -175,13 +175,14 @@ def translate(error: BaseException, *, committing: bool = False) -> HoldfastErro
     if isinstance(error, HoldfastError):
         return error
     detail = f"({error})"
+    if isinstance(error, apsw.FullError):
+        # Also while committing: the last frame of the log, which makes a commit, was not written.
+        return StorageFull()
     if committing:
         return OutcomeUnknown(
             f"The commit failed {detail} and may or may not have reached the disk. "
             "Call again with the same key to find out."
         )
-    if isinstance(error, apsw.FullError):
-        return StorageFull()
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Busy()
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):

@@ -20,6 +20,7 @@ import apsw
 from holdfast.errors import Busy, Closed, Refused
 from holdfast.journal.sqlite.connection import Durability, open_connection, translate
 from holdfast.journal.sqlite.schema import prepare
+from holdfast.journal.sqlite.statements import queries
 
 MAX_IDLE_READERS = 16
 FORK_PATIENCE = 1.0
@@ -39,6 +40,8 @@ class Connections:
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
         self._pinned = threading.local()
+        # What another process left in the log when it died may be visible and not on disk.
+        self._inherited = _size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
         self._forked = False
         self.closed = False
@@ -57,8 +60,7 @@ class Connections:
             try:
                 if self._writer is None:
                     self._writer = self._open(write=True)
-                    if self._suspect:
-                        self._make_durable(self._writer)
+                    self._make_durable(self._writer)
             except apsw.Error:
                 self.drop_writer(suspect=self._suspect)
                 raise
@@ -159,11 +161,16 @@ class Connections:
         return connection
 
     def _make_durable(self, connection: apsw.Connection) -> None:
-        """What a failed commit left visible must be on disk before anybody may build on it."""
-        total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
-        if total != done:
-            raise Busy("A failed commit must be made safe first, and another process is reading. Try again.")
-        self._suspect = False
+        """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""
+        if self._suspect:
+            # Copied to the database file and synced there: where a sync failed, a second one proves nothing.
+            total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+            if total != done:
+                raise Busy("A failed commit must be made safe first, and another process is reading. Try again.")
+            self._suspect = False
+        elif self._inherited:
+            connection.execute(queries()["touch"])
+        self._inherited = False
 
     def _enter(self) -> None:
         with self._gate:
@@ -241,6 +248,13 @@ def _file_id(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _discard(connection: apsw.Connection | None) -> None:

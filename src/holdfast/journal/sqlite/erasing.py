@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from holdfast.errors import Busy, NotFound
+from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
 from holdfast.journal.sqlite.connection import ask
-from holdfast.journal.sqlite.plan import Plan
+from holdfast.journal.sqlite.plan import Plan, subject_digest
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.batches import Batch, Part
 from holdfast.records.events.envelope import Sealed, Source
@@ -29,28 +29,39 @@ MARKER_STREAM = "global"
 def erase(
     journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source
 ) -> Erasure:
-    """Everything that belongs to one subject of one tenant."""
+    """Everything that belongs to one subject of one tenant. Asked again, it finishes what was left undone."""
     with journal.writing.transaction() as connection:
-        row = connection.execute("SELECT id FROM tenants WHERE name = ?", (tenant,)).fetchone()
-        number = -1 if row is None else row[0]
-        row = connection.execute("SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject)).fetchone()
-        if row is None:
+        number = next((id for (id,) in ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
+        known = ask(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
+        digest = subject_digest(journal.secret, subject)
+        begun = ask(connection, queries()["find_erasure"], (number, digest))
+        if known:
+            erasure = _erase(connection, number, known[0][0])
+            note = (number, erasure.subject, digest, erasure.events, erasure.artifacts)
+            connection.execute(queries()["note_erasure"], note)
+            event = marker(erasure.subject, erasure.events, erasure.artifacts)
+            batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
+            plan = Plan(connection, journal.secret, journal.files, [batch], begin=False)
+            plan.add(batch)
+            plan.write()
+        elif begun:
+            erasure = Erasure(subject=begun[0][0], events=begun[0][1], artifacts=begun[0][2])
+        else:
             raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
-        erasure = _erase(connection, number, row[0])
-        event = marker(erasure.subject, erasure.events, erasure.artifacts)
-        batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
-        plan = Plan(connection, journal.secret, journal.files, [batch], begin=False)
-        plan.add(batch)
-        plan.write()
     journal.announce()
-    finish(journal)
-    truncate_log(journal)
+    try:
+        finish(journal)
+    except HoldfastError as error:
+        raise Busy(
+            f"The erasure is committed, but its last steps are not done ({error}) Old bytes are still in the log or in "
+            "files. Close other readers and erase again; opening the journal tries as well."
+        ) from error
     return erasure
 
 
 def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
     ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
-    doomed = connection.execute(queries()["erasable_artifacts"], (tenant, subject)).fetchall()
+    doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
     connection.execute(queries()["erase_content"], (tenant, subject))
     if doomed:
         connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])
@@ -58,20 +69,31 @@ def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
     return Erasure(subject=subject, events=events, artifacts=len(doomed))
 
 
-def finish(journal: SqliteJournal) -> None:
-    """Remove the files of artifacts that are erased; also what a crash left undone."""
+def resume(journal: SqliteJournal) -> None:
+    """Finish what a crash left undone, if nobody is in the way; if somebody is, the next start tries again."""
     with journal.reading() as connection:
-        left = connection.execute(queries()["unfinished_files"]).fetchall()
-    if not left:
-        return
-    # Under the write lock, and asked again: the same body may have come back meanwhile.
+        unfinished = ask(connection, queries()["unfinished_erasures"])
+    if unfinished:
+        try:
+            finish(journal)
+        except Unavailable:
+            pass  # The journal is sound meanwhile, and `verify` says that an erasure is unfinished.
+
+
+def finish(journal: SqliteJournal) -> None:
+    """Every step after the commit, each of which may be done again."""
+    # Under the write lock: the same body may come back meanwhile, and must not lose its file.
     with journal.writing.transaction() as connection:
         for tenant, number, name in ask(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
+    _truncate_log(journal)
+    # This last commit also syncs the log, and with it that it is empty.
+    with journal.writing.transaction() as connection:
+        connection.execute(queries()["erasures_done"])
 
 
-def truncate_log(journal: SqliteJournal) -> None:
+def _truncate_log(journal: SqliteJournal) -> None:
     """Empty the log, which still holds what was erased."""
     with journal.writing.exclusively() as connection:
         try:
@@ -79,7 +101,4 @@ def truncate_log(journal: SqliteJournal) -> None:
         except apsw.BusyError:
             total = -1
     if total != 0:
-        raise Busy(
-            "The erasure is committed, but a reader keeps the log from being emptied, so old bytes are still in it. "
-            "Close other readers and erase again."
-        )
+        raise Busy("A reader keeps the log from being emptied.")

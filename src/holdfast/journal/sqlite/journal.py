@@ -56,7 +56,7 @@ class SqliteJournal:
         self._watchers: list[Callable[[], None]] = []
         try:
             self.writing = Writing(self.connections, self.files)
-            erasing.finish(self)
+            erasing.resume(self)
         except BaseException:
             self.connections.close()
             raise

@@ -142,9 +142,12 @@ class Plan:
             self._written[*place, part.key] = events
 
     def _earlier(self, batch: Batch, *, by_id: bool) -> Appended | None:
-        found = [self._stored(batch.tenant, part, by_id) for part in batch.parts]
+        found = [self._stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
         if not any(found):
             return None
+        # Where one part is known, the others are looked for by their event ids as well.
+        pairs = zip(found, batch.parts, strict=True)
+        found = [known or self._stored(batch.tenant, part, by_id=True) for known, part in pairs]
         for part, stored in zip(batch.parts, found, strict=True):
             problem = repeats(part, stored) if stored else half_written(part)
             if problem is not None:
@@ -152,7 +155,7 @@ class Plan:
         parts = (Placed(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
         return Appended(parts=tuple(parts), repeated=True)
 
-    def _stored(self, tenant: str, part: Part, by_id: bool) -> list[StoredEvent]:
+    def _stored(self, tenant: str, part: Part, *, by_id: bool) -> list[StoredEvent]:
         if part.key is not None:
             pending = self._written.get((tenant, part.stream, part.key))
             if pending is not None:

@@ -61,6 +61,7 @@ class Writing:
                 committing = True
                 connection.execute("COMMIT")
         except BaseException as error:
+            committing = committing and not isinstance(error, apsw.FullError)
             self._abandon(connection, error, committing=committing)
             if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
                 if committing:
@@ -105,6 +106,7 @@ class Writing:
                 committing = True
                 connection.execute("COMMIT")
             except BaseException as error:
+                committing = committing and not isinstance(error, apsw.FullError)
                 self._abandon(connection, error, committing=committing)
                 if isinstance(error, apsw.Error | UnicodeDecodeError):
                     raise translate(error, committing=committing) from error

@@ -176,6 +176,22 @@ UPDATE artifacts SET file = 0 WHERE tenant = ? AND name = ?
 -- name: erase_subject
 UPDATE subjects SET name = NULL, digest = NULL WHERE tenant = ? AND id = ?
 
+-- name: note_erasure
+INSERT INTO erasures (tenant, subject, digest, events, artifacts) VALUES (?, ?, ?, ?, ?)
+
+-- name: find_erasure
+SELECT subject, events, artifacts FROM erasures WHERE tenant = ? AND digest = ?
+
+-- name: unfinished_erasures
+SELECT t.name, e.subject FROM erasures AS e JOIN tenants AS t ON t.id = e.tenant
+
+-- name: erasures_done
+DELETE FROM erasures
+
+-- name: touch
+-- Changes nothing and is a commit all the same: it syncs whatever a dead process left in the log.
+UPDATE meta SET value = value WHERE name = 'secret'
+
 -- name: meta
 SELECT name, value, digest FROM meta
 

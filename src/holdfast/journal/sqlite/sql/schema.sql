@@ -16,6 +16,17 @@ CREATE TABLE meta (
     digest BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Erasures whose last steps (files, log) are still to be done. `digest` lets the same request
+-- find itself again although the name is gone; the row goes when everything is done.
+CREATE TABLE erasures (
+    tenant    INTEGER NOT NULL REFERENCES tenants (id),
+    subject   INTEGER NOT NULL,
+    digest    BLOB NOT NULL,
+    events    INTEGER NOT NULL,
+    artifacts INTEGER NOT NULL,
+    PRIMARY KEY (tenant, subject)
+) STRICT, WITHOUT ROWID;
+
 -- journal ---------------------------------------------------------------------------
 
 CREATE TABLE tenants (
