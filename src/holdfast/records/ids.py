@@ -19,7 +19,7 @@ ULID_CHARS = 26
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RFC4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _TO_CROCKFORD = bytes.maketrans(_RFC4648, _CROCKFORD)
-_FROM_CROCKFORD = bytes.maketrans(_CROCKFORD, _RFC4648)
+_TO_DIGITS = bytes.maketrans(_CROCKFORD, b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _ENTROPY_BITS = 80
 _LIMIT = 1 << 128
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -36,7 +36,8 @@ def ulid_bytes(text: str) -> bytes:
     if len(text) == ULID_CHARS and text[0] <= "7" and text.isascii():
         plain = text.encode("ascii")
         if not plain.translate(None, _CROCKFORD):
-            return base64.b32decode(b"AAAAAA" + plain.translate(_FROM_CROCKFORD))[4:]
+            # As a number in base 32: several times quicker than base64.b32decode, and this is asked often.
+            return int(plain.translate(_TO_DIGITS), 32).to_bytes(16, "big")
     raise InvalidValue(f"{text[:40]!r} is not a ULID: 26 characters of Crockford base 32 are needed.")
 
 

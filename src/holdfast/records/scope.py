@@ -122,7 +122,7 @@ def _decode(piece: str) -> str:
         raise InvalidValue(f"{piece!r} is not percent-encoded UTF-8, so it is no part of a scope.") from None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def parse_scope(text: str) -> Scope:
     """Read a scope's text form back; refuses any text that is not exactly one."""
     if text == "global":

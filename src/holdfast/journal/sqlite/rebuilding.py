@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from holdfast.core.coalesce import Coalesced
 from holdfast.core.codec import decode_facts
 from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
@@ -79,16 +80,16 @@ class _Rebuild:
 
     def _apply(self, limit: int) -> int:
         rows = ask(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
-        statements: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table.name: [] for table in PROJECTIONS}
+        coalesced = Coalesced()
         for row in rows:
             try:
                 changes = project(row[6], decode_facts(row[6], row[7], row[18]), row[3], row[5])
             except InvalidValue as error:
                 raise Corrupt(f"Event {row[0]} cannot be projected ({error}) Run `holdfast verify`.") from None
             for change in changes:
-                statements[change.table].append(bind(change, row[1], row[2], SHADOW))
-        for of_table in statements.values():
-            self._execute(of_table)
+                coalesced.add((row[1], row[2]), change)
+        for table in PROJECTIONS:
+            self._execute([bind(change, *place, SHADOW) for place, change in coalesced.changes(table.name)])
         if rows:
             self._applied = rows[-1][0]
             self._count += len(rows)
@@ -97,17 +98,12 @@ class _Rebuild:
         return len(rows)
 
     def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-        """In order, with runs of the same statement in one call."""
-        run: list[tuple[Any, ...]] = []
-        current = ""
+        """One call per statement's text: each row occurs once, so their order does not matter."""
+        runs: dict[str, list[tuple[Any, ...]]] = {}
         for sql, values in statements:
-            if sql != current and run:
-                self._connection.executemany(current, run)
-                run = []
-            current = sql
-            run.append(values)
-        if run:
-            self._connection.executemany(current, run)
+            runs.setdefault(sql, []).append(values)
+        for sql, run in runs.items():
+            self._connection.executemany(sql, run)
 
     def _finish(self) -> None:
         while self._apply(BATCH):
