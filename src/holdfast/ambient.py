@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -12,7 +11,7 @@ from holdfast.core.chain import SALT_BYTES
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
-_ENTROPY_BITS = 80
+_ENTROPY_BYTES = 10
 
 
 class SystemClock:
@@ -37,7 +36,9 @@ class SystemIds:
 
     def ulid(self) -> bytes:
         with self._lock:
-            self._previous = next_ulid(self._previous, self._clock.now_ms(), secrets.randbits(_ENTROPY_BITS))
+            self._previous = next_ulid(
+                self._previous, self._clock.now_ms(), int.from_bytes(os.urandom(_ENTROPY_BYTES), "big")
+            )
             return self._previous.to_bytes(16, "big")
 
     def salt(self) -> bytes:

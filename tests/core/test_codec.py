@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import hmac
 import math
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.chain import content_mac
 from holdfast.core.codec import check_plain, decode, encode, seal
 from holdfast.errors import Corrupt, InvalidValue, TooLarge
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
@@ -140,3 +142,8 @@ def test_facts_and_content_must_be_those_of_the_catalogue() -> None:
         _seal(Draft(type="frame.pushed", facts=FramePushed(frame="x"), content=AppContent()))
     with pytest.raises(InvalidValue, match="no content"):
         _seal(Draft(type="frame.spent", facts=FrameSpent(frame="x", usage=Usage()), content=AppContent()))
+
+
+@given(st.binary(min_size=16, max_size=16), st.binary(max_size=300))
+def test_the_digest_of_content_is_plain_hmac_sha256(salt: bytes, content: bytes) -> None:
+    assert content_mac(salt, content) == hmac.digest(salt, content, "sha256")

@@ -8,7 +8,6 @@ test a guess of the content against it.
 from __future__ import annotations
 
 import hashlib
-import hmac
 
 import msgspec
 
@@ -16,6 +15,9 @@ from holdfast.records.events.envelope import StoredEvent
 
 _ENCODER = msgspec.json.Encoder()
 SALT_BYTES = 16
+_BLOCK = 64
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def genesis(tenant: str, stream: str) -> bytes:
@@ -24,8 +26,14 @@ def genesis(tenant: str, stream: str) -> bytes:
 
 
 def content_mac(salt: bytes, content: bytes) -> bytes:
-    """The digest that stands for content in the chain."""
-    return hmac.digest(salt, content, "sha256")
+    """HMAC-SHA256 of content under its salt: the digest that stands for content in the chain.
+
+    Spelled out, because a salt is used once: making an HMAC object for each costs several
+    times as much as the two hashes that it consists of. A test compares it with `hmac`.
+    """
+    key = salt.ljust(_BLOCK, b"\0")
+    inner = hashlib.sha256(key.translate(_INNER) + content).digest()
+    return hashlib.sha256(key.translate(_OUTER) + inner).digest()
 
 
 def link(previous: bytes, event: StoredEvent) -> bytes:

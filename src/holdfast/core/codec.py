@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.core.upcast import upcast
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
@@ -28,19 +29,24 @@ _INT_LIMIT = 2**63
 
 def check_plain(value: object, nesting: int = 64) -> None:
     """Refuse anything that has no canonical form. Walks without recursion, so depth is no danger."""
-    stack: list[tuple[Any, int]] = [(value, 0)]
+    # Only lists and objects are put aside; nearly everything is a scalar and is checked in place.
+    stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
+    scalars = _SCALARS
     while stack:
-        item, depth = stack.pop()
-        check = _SCALARS.get(type(item))
-        if check is not None:
-            check(item)
-        elif isinstance(item, msgspec.Struct):
-            # A record is a level that the caller did not write: do not charge for it.
-            stack.extend((getattr(item, field), depth) for field in item.__struct_fields__)
-        elif depth >= nesting:
-            raise InvalidValue(f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact.")
-        else:
-            stack.extend((child, depth + 1) for child in _children(item))
+        items, depth = stack.pop()
+        for item in items:
+            check = scalars.get(type(item))
+            if check is not None:
+                check(item)
+            elif isinstance(item, msgspec.Struct):
+                # A record is a level that the caller did not write: do not charge for it.
+                stack.append((astuple(item), depth))
+            elif depth >= nesting:
+                raise InvalidValue(
+                    f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact."
+                )
+            else:
+                stack.append((_children(item), depth + 1))
 
 
 def _check_text(item: str) -> None:

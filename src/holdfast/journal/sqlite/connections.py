@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from holdfast.journal.sqlite.statements import queries
 
 MAX_IDLE_READERS = 16
 FORK_PATIENCE = 1.0
+FORK_POLL = 0.001
 
 
 class Connections:
@@ -34,7 +36,7 @@ class Connections:
         self._durability: Durability = durability
         self._busy_ms = busy_ms
         self._vfs = vfs
-        self._gate = threading.Condition()
+        self._gate = threading.Lock()
         self._in_use = 0
         self._writer: apsw.Connection | None = None
         self._poller: apsw.Connection | None = None
@@ -185,7 +187,6 @@ class Connections:
             self._in_use -= 1
             if self.closed and not self._in_use:
                 self._close_all()
-            self._gate.notify_all()
 
     def _borrow(self) -> apsw.Connection:
         with self._gate:
@@ -211,8 +212,13 @@ class Connections:
 
     def before_fork(self) -> None:
         """Wait for every connection to be idle, close them, and let nobody in."""
+        deadline = time.monotonic() + FORK_PATIENCE
         self._gate.acquire()
-        if self._gate.wait_for(lambda: self._in_use == 0, FORK_PATIENCE):
+        while self._in_use and time.monotonic() < deadline:
+            self._gate.release()
+            time.sleep(FORK_POLL)
+            self._gate.acquire()
+        if not self._in_use:
             self._close_all()
 
     def after_fork_in_parent(self) -> None:
@@ -226,7 +232,7 @@ class Connections:
             _UNSAFE.add(_file_id(self._path))
             _ABANDONED.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
             self._idle, self._poller, self._writer = [], None, None
-        self._gate = threading.Condition()
+        self._gate = threading.Lock()
         self._pinned = threading.local()
         self._in_use = 0
         for callback in self.after_fork:
