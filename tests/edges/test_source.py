@@ -72,5 +72,5 @@ def test_every_error_says_what_to_do_in_its_docstring() -> None:
 
     for name, kind in vars(errors).items():
         if inspect.isclass(kind) and issubclass(kind, holdfast.HoldfastError):
-            assert kind.__doc__ and kind.__doc__.strip().endswith("."), name
+            assert (kind.__doc__ or "").strip().endswith("."), name
             assert f" {name}" in (errors.__doc__ or ""), f"{name} is not drawn in the tree"

@@ -104,7 +104,7 @@ class Connections:
             connection.execute("COMMIT")
         except BaseException as error:
             if connection is not None:
-                _discard(connection)
+                discard(connection)
                 connection = None
             if isinstance(error, apsw.Error | UnicodeDecodeError):
                 raise translate(error) from error
@@ -123,7 +123,7 @@ class Connections:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
         except apsw.Error as error:
-            _discard(self._poller)
+            discard(self._poller)
             self._poller = None
             raise translate(error) from error
         finally:
@@ -140,7 +140,7 @@ class Connections:
         """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""
         self._suspect = self._suspect or suspect
         connection, self._writer = self._writer, None
-        _discard(connection)
+        discard(connection)
 
     def close(self) -> None:
         """Close everything that is not in use; what is in use is closed when it comes back."""
@@ -158,21 +158,22 @@ class Connections:
             try:
                 prepare(connection, self._path)
             except BaseException:
-                _discard(connection)
+                discard(connection)
                 raise
         return connection
 
     def _make_durable(self, connection: apsw.Connection) -> None:
         """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""
         if self._suspect:
-            # Copied to the database file and synced there: where a sync failed, a second one proves nothing.
-            total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
-            if total != done:
-                raise Busy("A failed commit must be made safe first, and another process is reading. Try again.")
-            self._suspect = False
-        elif self._inherited:
+            # Written anew, to the database file: where a sync failed, a second one proves nothing. Then the log
+            # is begun anew, because what is left of the old one would be replayed over the file.
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.BusyError:
+                raise Busy("A failed commit must be made safe first, and somebody is reading. Try again.") from None
+        if self._suspect or self._inherited:
             connection.execute(queries()["touch"])
-        self._inherited = False
+        self._suspect = self._inherited = False
 
     def _enter(self) -> None:
         with self._gate:
@@ -199,12 +200,12 @@ class Connections:
             if connection is not None and len(self._idle) < MAX_IDLE_READERS:
                 self._idle.append(connection)
                 return
-        _discard(connection)
+        discard(connection)
 
     def _close_all(self) -> None:
         # Readers first: the last connection to go folds the log into the database.
         for connection in (*self._idle, self._poller, self._writer):
-            _discard(connection)
+            discard(connection)
         self._idle.clear()
         self._poller = self._writer = None
 
@@ -263,7 +264,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _discard(connection: apsw.Connection | None) -> None:
+def discard(connection: apsw.Connection | None) -> None:
+    """Close a connection, whatever state it is in."""
     if connection is not None:
         try:
             connection.close(True)

@@ -18,6 +18,7 @@ from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.journal.sqlite.connection import ask, translate
+from holdfast.journal.sqlite.connections import discard
 from holdfast.journal.sqlite.statements import bind, drop, queries, rename
 from holdfast.records.reports import Progress
 
@@ -37,7 +38,7 @@ def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
     except (apsw.Error, UnicodeDecodeError) as error:
         raise translate(error) from error
     finally:
-        connection.close(True)
+        discard(connection)
         journal.announce()
 
 

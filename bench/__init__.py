@@ -1,0 +1,14 @@
+"""Measurements: `python -m bench`, or `make bench`. Read ratios, not digits.
+
+Everything that is compared is measured in interleaved rounds of one run, because a
+machine's speed changes by the minute; a time on its own means nothing and is printed only
+to give the ratios a scale. A missed bar is reported with by how much and never fails the run.
+
+    harness.py   rounds, medians, ratios
+    report.py    lines, bars, the table, results.json
+    journals.py  temporary folders, journals, the raw limit
+    workload.py  valid frame events: push, call, evidence, spend, pop
+    counting.py  driver calls, statements, VM steps and pages of a journal at work
+
+and one module per topic: single, counts, group, beside, whole, size, scopes, importing.
+"""

@@ -1,0 +1,46 @@
+"""`python -m bench [--quick] [--only NAME]`: every topic in one run, shown as it is measured.
+
+Only a whole run at full volume writes `bench/results.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from types import ModuleType
+
+from rich.console import Console
+
+from bench import beside, counts, group, importing, scopes, single, size, whole
+from bench.report import RESULTS, Report
+
+TOPICS: dict[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (single, counts, group, beside, whole, size, scopes, importing)
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Ratios against the raw limit and a peer.")
+    parser.add_argument("--quick", action="store_true", help="small volumes: is everything in order?")
+    parser.add_argument("--only", choices=sorted(TOPICS), action="append", help="one topic; may be repeated")
+    chosen = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    report = Report(console)
+    for name, topic in TOPICS.items():
+        if chosen.only and name not in chosen.only:
+            continue
+        start = time.perf_counter()
+        lines = topic.run(chosen.quick)
+        report.add(name, topic.TITLE, lines, time.perf_counter() - start)
+    report.close()
+    if chosen.quick or chosen.only:
+        console.print(f"{RESULTS.name} is only written by a whole run at full volume.")
+    else:
+        report.write()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

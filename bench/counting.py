@@ -1,0 +1,99 @@
+"""What a journal at work asks of SQLite, in counts: they do not depend on the machine.
+
+`counting(journal)` stands between the journal and its connections for as long as it is
+entered. A driver call is a method called on a connection or on one of its cursors: each
+hands the interpreter's lock over. Statements and VM steps come from SQLite's own trace,
+pages from its own counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import apsw
+import msgspec
+
+_TRACED = apsw.SQLITE_TRACE_STMT | apsw.SQLITE_TRACE_PROFILE
+_STEPS = "SQLITE_STMTSTATUS_VM_STEP"
+
+
+class Counts(msgspec.Struct):
+    """Totals since counting began."""
+
+    calls: float = 0
+    statements: float = 0
+    vm_steps: float = 0
+    pages: float = 0
+
+    def per(self, operations: int) -> Counts:
+        """The same for one operation."""
+        return Counts(*(getattr(self, name) / operations for name in self.__struct_fields__))
+
+
+class _Counted:
+    """Stands in for a connection or a cursor and counts what is called on it."""
+
+    def __init__(self, inner: Any, counts: Counts) -> None:
+        self._inner = inner
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._counted(found) if callable(found) else found
+
+    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            self._counts.calls += 1
+            answer = method(*args, **named)
+            return _Counted(answer, self._counts) if isinstance(answer, apsw.Cursor) else answer
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        self._counts.calls += 1
+        return iter(self._inner)
+
+
+@contextmanager
+def counting(journal: Any) -> Iterator[Counts]:
+    """Count everything that a SQLite journal does, until left."""
+    counts = Counts()
+    connections = journal.connections
+    with ExitStack() as undo:
+        for name in ("writing", "reading"):
+            setattr(connections, name, _lending(getattr(connections, name), counts))
+            undo.callback(delattr, connections, name)
+        yield counts
+
+
+def _lending(lend: Callable[[], Any], counts: Counts) -> Callable[[], Any]:
+    @contextmanager
+    def counted() -> Iterator[_Counted]:
+        with lend() as connection, _traced(connection, counts):
+            yield _Counted(connection, counts)
+
+    return counted
+
+
+@contextmanager
+def _traced(connection: apsw.Connection, counts: Counts) -> Iterator[None]:
+    def note(event: dict[str, Any]) -> None:
+        if event["code"] == apsw.SQLITE_TRACE_STMT:
+            counts.statements += 1
+        else:
+            counts.vm_steps += event["stmt_status"][_STEPS]
+
+    before = _pages_written(connection)
+    connection.trace_v2(_TRACED, note, id=note)
+    try:
+        yield
+    finally:
+        connection.trace_v2(0, None, id=note)
+        counts.pages += _pages_written(connection) - before
+
+
+def _pages_written(connection: apsw.Connection) -> int:
+    """Pages that this connection has put into the write-ahead log so far."""
+    return connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]

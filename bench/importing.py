@@ -1,0 +1,51 @@
+"""`import holdfast` in a fresh process, and what takes longest in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from bench.harness import rounds, spread
+from bench.report import Line, at_most
+
+TITLE = "import holdfast, in a fresh process"
+TIMED = "import time; start = time.perf_counter(); import {name}; print(time.perf_counter() - start)"
+
+
+def import_seconds(name: str) -> float:
+    """How long one import takes where nothing was imported before."""
+    command = [sys.executable, "-c", TIMED.format(name=name)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def slowest(count: int = 5) -> list[tuple[str, float]]:
+    """Modules by the milliseconds they take themselves, without those they import."""
+    command = [sys.executable, "-X", "importtime", "-c", "import holdfast"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    found: list[tuple[str, float]] = []
+    for line in text.splitlines():
+        own, _, module = line.removeprefix("import time:").split("|")
+        if own.strip().isdigit():
+            found.append((module.strip(), int(own) / 1000))
+    # What Python imports before anything else is not ours to count.
+    begin = next((index for index, (module, _) in enumerate(found) if module == "site"), -1) + 1
+    return sorted(found[begin:], key=lambda item: -item[1])[:count]
+
+
+def run(quick: bool) -> list[Line]:
+    """The median of several processes."""
+    samples = rounds(
+        {"holdfast": lambda: import_seconds("holdfast"), "asyncio": lambda: import_seconds("asyncio")},
+        3 if quick else 11,
+    )
+    lines = [
+        Line(
+            what="import holdfast",
+            value=1000 * spread(samples["holdfast"]).median,
+            unit="ms",
+            bar=at_most(150),
+            note=f"import asyncio in the same rounds: {1000 * spread(samples['asyncio']).median:.0f} ms",
+        )
+    ]
+    lines.extend(Line(what=f"of which {module} itself", value=took, unit="ms") for module, took in slowest())
+    return lines

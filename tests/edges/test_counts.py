@@ -1,0 +1,113 @@
+"""Flatness in counts: what an append and a load ask of SQLite does not grow with the journal.
+
+Counts do not depend on the machine, so a regression is seen on any. `make bench` prints the
+same counts at 1 000 and at 100 000 events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.counting import Counts, counting
+from bench.counts import KINDS, counted, difference
+from bench.journals import ACTING, journal
+from bench.workload import fill, pushed, turn
+from holdfast.client import Holdfast
+from holdfast.flow.change import Decided, append, change
+from holdfast.ports import Ports
+from tests.scale import volume
+
+SMALL = 500
+LARGE = volume(5_000, 100_000)
+SAMPLE = 180
+APART = 10.0
+"""Percent by which two sizes may differ."""
+
+PUSH, TURN, LOAD = KINDS
+
+# Driver calls of one operation today: fewer is welcome, more needs a reason and a new number here.
+CALLS = {PUSH: 6.0, TURN: 6.6, LOAD: 16.0}
+
+
+@pytest.fixture(scope="module")
+def both_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Counts, Counts]]:
+    """Each operation's counts in a small journal and in a large one."""
+    found: dict[str, list[Counts]] = {kind: [] for kind in KINDS}
+    with journal(tmp_path_factory.mktemp("counts"), durability="fast") as ports:
+        for size, first in ((SMALL, 0), (LARGE, SMALL)):
+            fill(ports, size - ports.journal.position(), first=first)
+            for index, kind in enumerate(KINDS):
+                found[kind].append(counted(ports, kind, f"counted-{size}-{index}", SAMPLE))
+    return {kind: (few, many) for kind, (few, many) in found.items()}
+
+
+@pytest.fixture
+def ports(tmp_path: Path) -> Iterator[Ports]:
+    with journal(tmp_path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", ["calls", "statements", "vm_steps", "pages"])
+def test_counts_do_not_grow_with_the_journal(
+    both_sizes: dict[str, tuple[Counts, Counts]], kind: str, count: str
+) -> None:
+    few, many = both_sizes[kind]
+    assert difference(getattr(few, count), getattr(many, count)) <= APART, (few, many)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_driver_calls_stay_few(both_sizes: dict[str, tuple[Counts, Counts]], kind: str) -> None:
+    for counts in both_sizes[kind]:
+        assert counts.calls <= CALLS[kind]
+
+
+def test_a_load_follows_live_frames_and_not_ended_ones(ports: Ports) -> None:
+    def steps_of_a_load() -> float:
+        with counting(ports.journal) as counts:
+            assert len(ports.journal.load(ACTING.tenant, "actor/worker").frames) == 1
+        return counts.vm_steps
+
+    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    before = steps_of_a_load()
+    for _ in range(50):
+        append(ports, ACTING, [Decided(stream="actor/worker", events=tuple(turn(ports.ids)))])
+    assert difference(before, steps_of_a_load()) <= APART
+
+
+def test_a_decision_on_a_cached_state_reads_nothing_first(ports: Ports) -> None:
+    def push() -> None:
+        decided = [Decided(stream="actor/worker", events=(pushed(ports.ids),))]
+        change(ports, ACTING, ["actor/worker"], lambda states: decided)
+
+    push()
+    with counting(ports.journal) as counts:
+        push()
+    assert counts.calls <= CALLS[PUSH]
+
+
+def test_an_app_event_asks_no_more_than_a_frame(ports: Ports) -> None:
+    view = Holdfast(ports, ACTING, owner=False).journal
+    view.append("actor/worker", "app.noted", {"text": "first"})
+    with counting(ports.journal) as counts:
+        view.append("actor/worker", "app.noted", {"text": "second"})
+    assert counts.calls <= CALLS[PUSH] - 1
+
+
+def test_eight_events_in_one_append_ask_little_more_than_one(ports: Ports) -> None:
+    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    with counting(ports.journal) as counts:
+        append(ports, ACTING, [Decided(stream="actor/worker", events=tuple(pushed(ports.ids) for _ in range(8)))])
+    assert counts.calls <= CALLS[PUSH]
+
+
+def test_counting_ends_when_left(ports: Ports) -> None:
+    with counting(ports.journal) as counts:
+        append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    seen = counts.calls
+    append(ports, ACTING, [Decided(stream="actor/worker", events=(pushed(ports.ids),))])
+    assert seen > 0
+    assert counts.calls == seen
