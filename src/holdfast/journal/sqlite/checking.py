@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.errors import HoldfastError, InvalidValue
-from holdfast.journal.sqlite.plan import subject_digest
+from holdfast.journal.sqlite.event_rows import subject_digest
 from holdfast.journal.sqlite.rebuilding import SHADOW
 from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
 from holdfast.journal.sqlite.statements import queries, schema_sql

@@ -8,10 +8,8 @@ another thread is in the middle of something, the child refuses.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ import apsw
 
 from holdfast.errors import Busy, Closed, Refused
 from holdfast.journal.sqlite.connection import Durability, open_connection, translate
+from holdfast.journal.sqlite.forking import unwatch_forks, watch_forks
 from holdfast.journal.sqlite.schema import prepare
 from holdfast.journal.sqlite.statements import queries
 
@@ -50,7 +49,7 @@ class Connections:
         self.after_fork: list[Callable[[], None]] = []
         if _file_id(path) in _UNSAFE:
             raise Refused(_UNSAFE_MESSAGE)
-        _ALIVE.add(self)
+        watch_forks(self)
         with self.writing():
             pass
 
@@ -148,7 +147,7 @@ class Connections:
             self.closed = True
             if not self._in_use:
                 self._close_all()
-        _ALIVE.discard(self)
+        unwatch_forks(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
         connection = open_connection(
@@ -240,7 +239,6 @@ class Connections:
             callback()
 
 
-_ALIVE: weakref.WeakSet[Connections] = weakref.WeakSet()
 _UNSAFE: set[tuple[int, int] | None] = set()
 _ABANDONED: list[apsw.Connection] = []
 _UNSAFE_MESSAGE = (
@@ -271,26 +269,3 @@ def discard(connection: apsw.Connection | None) -> None:
             connection.close(True)
         except apsw.Error:
             pass  # It failed before; closing it cannot be expected to go well.
-
-
-_FORKING: list[Connections] = []
-
-
-def _before() -> None:
-    _FORKING[:] = sorted(_ALIVE, key=id)
-    for connections in _FORKING:
-        connections.before_fork()
-
-
-def _in_parent() -> None:
-    for connections in _FORKING:
-        connections.after_fork_in_parent()
-
-
-def _in_child() -> None:
-    for connections in _FORKING:
-        connections.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

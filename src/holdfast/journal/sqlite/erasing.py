@@ -14,7 +14,8 @@ import apsw
 
 from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
 from holdfast.journal.sqlite.connection import ask
-from holdfast.journal.sqlite.plan import Plan, subject_digest
+from holdfast.journal.sqlite.event_rows import subject_digest
+from holdfast.journal.sqlite.plan import Plan
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.batches import Batch, Part
 from holdfast.records.events.envelope import Sealed, Source

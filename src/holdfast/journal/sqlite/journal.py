@@ -19,7 +19,7 @@ from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
-from holdfast.journal.sqlite.plan import read_append, stored_event
+from holdfast.journal.sqlite.event_rows import read_append, stored_event
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.writing import Writing
 from holdfast.records.batches import Appended, Artifact, Batch, Head

@@ -18,7 +18,7 @@ from holdfast.core.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask, create_file, translate
-from holdfast.journal.sqlite.plan import event_row, stream_row, subject_digest
+from holdfast.journal.sqlite.event_rows import event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
 from holdfast.journal.sqlite.statements import bind, queries, select_all
 from holdfast.records.batches import Artifact, Head
