@@ -169,6 +169,10 @@ def test_every_caller_is_told_the_truth(quick_path, kind, members):
     meet_faults(quick_path, seeded(f"faults {kind} {members}"), kind, members, FAULTS[kind, members])
 
 
+def test_a_kernel_that_forgets_what_it_could_not_sync(quick_path):
+    meet_faults(quick_path, seeded("faults forget"), "forget", 1, volume(300, 6_000))
+
+
 def test_it_finds_failed_commits_that_are_called_failed(quick_path, monkeypatch):
     translate = writing.translate
     monkeypatch.setattr(writing, "translate", lambda error, committing=False: translate(error))

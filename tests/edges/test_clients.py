@@ -251,3 +251,20 @@ def test_importing_holdfast_brings_no_event_loop_and_no_server() -> None:
     code = f"import sys, holdfast; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_relative_path_and_a_link_mean_the_same_file_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "a.db")
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open("link.db") as hf:
+        hf.journal.append("s", "app.noted", files=[b"x" * 300_000])
+        monkeypatch.chdir("/")
+        hf._ports.journal.connections.drop_writer(suspect=True)  # type: ignore[attr-defined]
+        hf.journal.append("s", "app.noted")
+        assert hf.journal.verify().ok
+    with holdfast.open(tmp_path / "data" / "a.db") as hf:
+        assert hf.journal.version("s") == 2
+        assert hf.journal.verify().ok

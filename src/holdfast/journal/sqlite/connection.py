@@ -6,6 +6,7 @@ errors are translated here and nowhere else.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -35,6 +36,7 @@ Durability = Literal["full", "fast"]
 
 OLDEST_SQLITE = (3, 51, 3)
 STATEMENTS = 256
+REWRITE_BYTES = 65_536
 
 
 def require_sqlite() -> None:
@@ -88,6 +90,8 @@ def create_file(path: Path) -> None:
     except FileNotFoundError:
         raise Refused(f"The folder {path.parent} does not exist. Create it first.") from None
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull() from None
         raise ReadOnly(f"{path} cannot be created ({error.strerror}). Check the permissions of its folder.") from None
 
 
@@ -163,6 +167,30 @@ def _set(connection: apsw.Connection, name: str, value: int) -> None:
     actual = connection.pragma(name)
     if actual != value:
         raise Unavailable(f"SQLite keeps {name} at {actual!r} instead of {value!r}. holdfast cannot run like this.")
+
+
+def rewrite_log(connection: apsw.Connection, path: Path, vfs: str | None) -> None:
+    """Write the whole log again, byte for byte, and sync it; under the write lock, so that it stands still.
+
+    Syncing alone proves nothing: where a sync failed, the system may have dropped the pages and
+    report success the next time. What is written anew is synced anew.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        log = path.with_name(path.name + "-wal")
+        if not log.exists():
+            return
+        flags = [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0]
+        file = apsw.VFSFile(vfs or "", os.fspath(log), flags)
+        try:
+            size = file.xFileSize()
+            for offset in range(0, size, REWRITE_BYTES):
+                file.xWrite(file.xRead(min(REWRITE_BYTES, size - offset), offset), offset)
+            file.xSync(apsw.SQLITE_SYNC_FULL)
+        finally:
+            file.xClose()
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def ask(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:

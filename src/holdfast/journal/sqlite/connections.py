@@ -16,11 +16,10 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.errors import Busy, Closed, Refused
-from holdfast.journal.sqlite.connection import Durability, open_connection, translate
+from holdfast.errors import Closed, Refused
+from holdfast.journal.sqlite.connection import Durability, open_connection, rewrite_log, translate
 from holdfast.journal.sqlite.forking import unwatch_forks, watch_forks
 from holdfast.journal.sqlite.schema import prepare
-from holdfast.journal.sqlite.statements import queries
 
 MAX_IDLE_READERS = 16
 FORK_PATIENCE = 1.0
@@ -62,7 +61,7 @@ class Connections:
                 if self._writer is None:
                     self._writer = self._open(write=True)
                     self._make_durable(self._writer)
-            except apsw.Error:
+            except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
             yield self._writer
@@ -163,16 +162,9 @@ class Connections:
 
     def _make_durable(self, connection: apsw.Connection) -> None:
         """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""
-        if self._suspect:
-            # Written anew, to the database file: where a sync failed, a second one proves nothing. Then the log
-            # is begun anew, because what is left of the old one would be replayed over the file.
-            try:
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            except apsw.BusyError:
-                raise Busy("A failed commit must be made safe first, and somebody is reading. Try again.") from None
         if self._suspect or self._inherited:
-            connection.execute(queries()["touch"])
-        self._suspect = self._inherited = False
+            rewrite_log(connection, self._path, self._vfs)
+            self._suspect = self._inherited = False
 
     def _enter(self) -> None:
         with self._gate:

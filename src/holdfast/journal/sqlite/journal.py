@@ -49,7 +49,9 @@ class SqliteJournal:
     ) -> None:
         require_sqlite()
         self.settings = settings or Settings()
-        self.path = path
+        # Once and for all: connections are opened again later, whatever the current folder is by then, and
+        # SQLite keeps its log beside the file that a link leads to.
+        self.path = path = path.resolve()
         create_file(path)
         self.connections = Connections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))

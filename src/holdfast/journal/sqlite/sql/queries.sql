@@ -188,14 +188,6 @@ SELECT t.name, e.subject FROM erasures AS e JOIN tenants AS t ON t.id = e.tenant
 -- name: erasures_done
 DELETE FROM erasures
 
--- name: touch
--- Comes to nothing and is a commit all the same: it syncs whatever a dead process left in the log.
--- (An UPDATE to the same value would not do: SQLite sees that nothing changed and writes nothing.)
-BEGIN IMMEDIATE;
-INSERT INTO meta (name, value, digest) VALUES ('touch', x'', x'');
-DELETE FROM meta WHERE name = 'touch';
-COMMIT
-
 -- name: meta
 SELECT name, value, digest FROM meta
 
