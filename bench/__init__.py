@@ -2,13 +2,16 @@
 
 Everything that is compared is measured in interleaved rounds of one run, because a
 machine's speed changes by the minute; a time on its own means nothing and is printed only
-to give the ratios a scale. A missed bar is reported with by how much and never fails the run.
+to give the ratios a scale. What was measured while other processes used the machine does not count:
+when everybody waits for a processor, everything costs the same and every bar is met.
+A missed bar is reported with by how much and never fails the run.
 
-    harness.py   rounds, medians, ratios
-    report.py    lines, bars, the table, results.json
-    journals.py  temporary folders, journals, the raw limit
-    workload.py  valid frame events: push, call, evidence, spend, pop
-    counting.py  driver calls, statements, VM steps and pages of a journal at work
+    harness.py     rounds, medians, ratios
+    neighbours.py  how much of the machine others used meanwhile
+    report.py      lines, bars, the table, results.json
+    journals.py    temporary folders, journals, the raw limit
+    workload.py    valid frame events: push, call, evidence, spend, pop
+    counting.py    driver calls, statements, VM steps and pages of a journal at work
 
 and one module per topic: single, counts, group, beside, whole, size, scopes, importing.
 """

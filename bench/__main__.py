@@ -1,6 +1,6 @@
 """`python -m bench [--quick] [--only NAME]`: every topic in one run, shown as it is measured.
 
-Only a whole run at full volume writes `bench/results.json`.
+Only a whole run at full volume, with the machine to itself, writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import ModuleType
 from rich.console import Console
 
 from bench import beside, counts, group, importing, scopes, single, size, whole
+from bench.neighbours import Neighbours
 from bench.report import RESULTS, Report
 
 TOPICS: dict[str, ModuleType] = {
@@ -32,12 +33,12 @@ def main(arguments: list[str]) -> None:
     for name, topic in TOPICS.items():
         if chosen.only and name not in chosen.only:
             continue
-        start = time.perf_counter()
+        start, neighbours = time.perf_counter(), Neighbours()
         lines = topic.run(chosen.quick)
-        report.add(name, topic.TITLE, lines, time.perf_counter() - start)
+        report.add(name, topic.TITLE, lines, time.perf_counter() - start, neighbours.cores())
     report.close()
-    if chosen.quick or chosen.only:
-        console.print(f"{RESULTS.name} is only written by a whole run at full volume.")
+    if chosen.quick or chosen.only or report.disturbed:
+        console.print(f"{RESULTS.name} is only written by a whole, undisturbed run at full volume.")
     else:
         report.write()
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Spread, plain
+from bench.neighbours import QUIET
 from holdfast.version import __version__
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -81,34 +82,59 @@ class Report:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._topics: dict[str, list[Line]] = {}
+        self._others: dict[str, float | None] = {}
 
-    def add(self, topic: str, title: str, lines: list[Line], seconds: float) -> None:
-        """Show one topic's lines and keep them."""
+    def add(self, topic: str, title: str, lines: list[Line], seconds: float, others: float | None) -> None:
+        """Show one topic's lines and keep them. `others` is how many cores other processes used meanwhile."""
         self._topics[topic] = lines
+        self._others[topic] = others
         table = Table(title=f"{title} ({topic}, {seconds:.0f} s)", title_justify="left", title_style="bold")
         for column in ("what", "measured", "bar", "", "note"):
             table.add_column(column, justify="right" if column == "measured" else "left", overflow="fold")
         for line in lines:
             style = "" if line.met is None else ("green" if line.met else "red")
+            if style and topic in self.disturbed:
+                style = "dim"
             value = f"{plain(line.value)} {line.unit}".strip()
             table.add_row(
                 line.what, value, str(line.bar or ""), f"[{style}]{line.verdict}[/]" if style else "", line.note
             )
         self._console.print(table)
+        if others is not None and others > QUIET:
+            self._console.print(
+                f"Disturbed: other processes used {others:.1f} cores. Believe no ratio.", style="yellow"
+            )
+
+    @property
+    def disturbed(self) -> list[str]:
+        """Topics during which other processes used the machine: their times and ratios are worth nothing."""
+        return [name for name, others in self._others.items() if others is not None and others > QUIET]
 
     def close(self) -> None:
-        """Say how many bars were met."""
-        barred = [line for lines in self._topics.values() for line in lines if line.bar is not None]
+        """Say how many bars were met, counting only what was measured undisturbed."""
+        quiet = [line for name, lines in self._topics.items() if name not in self.disturbed for line in lines]
+        barred = [line for line in quiet if line.bar is not None]
         missed = [line for line in barred if not line.met]
         self._console.print(f"{len(barred) - len(missed)} of {len(barred)} bars met.", style="bold")
         for line in missed:
             self._console.print(
                 f"  {line.what}: {plain(line.value)} {line.unit}, bar {line.bar}: {line.verdict}", style="red"
             )
+        if self.disturbed:
+            self._console.print(
+                f"Not counted, because other processes used the machine: {', '.join(self.disturbed)}. Measure again.",
+                style="yellow",
+            )
 
     def write(self, path: Path = RESULTS) -> None:
         """The same as JSON."""
-        topics = {name: [_plain_line(line) for line in lines] for name, lines in self._topics.items()}
+        topics = {
+            name: {
+                "cores_used_by_others": None if (others := self._others[name]) is None else round(others, 2),
+                "lines": [_plain_line(line) for line in lines],
+            }
+            for name, lines in self._topics.items()
+        }
         body = msgspec.json.encode({"measured_with": _surroundings(), "topics": topics})
         path.write_bytes(msgspec.json.format(body, indent=2) + b"\n")
 
