@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from holdfast.client import Holdfast
 from holdfast.client import open as open_sync
 from holdfast.client_journal import Address, JournalView, StrPath
+from holdfast.errors import Closed
 from holdfast.flow import reading
 from holdfast.ports import Clock, Ids
 from holdfast.records.batches import Appended
@@ -36,9 +37,12 @@ class Threads:
     def __init__(self) -> None:
         self._pid = -1
         self._pool: ThreadPoolExecutor | None = None
+        self.closed = False
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One crossing: the work goes on even if the await is cancelled."""
+        if self.closed:
+            raise Closed
         if self._pool is None or self._pid != os.getpid():
             self._pid = os.getpid()
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast")
@@ -48,6 +52,7 @@ class Threads:
 
     def close(self) -> None:
         """Start nothing more; what is running finishes."""
+        self.closed = True
         if self._pool is not None and self._pid == os.getpid():
             self._pool.shutdown(wait=False)
 
@@ -91,8 +96,10 @@ class AsyncJournalView:
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            if not loop.is_closed():
+            try:
                 loop.call_soon_threadsafe(happened.set)
+            except RuntimeError:
+                pass  # The loop has been closed, and whoever waited in it is gone.
 
         unwatch = ports.journal.watch(tell)
         try:
@@ -211,9 +218,12 @@ class AsyncHoldfast:
 
     async def close(self) -> None:
         """Let go of the journal, also when the awaiting task is cancelled meanwhile."""
-        if self._client._owner:
-            await asyncio.shield(asyncio.ensure_future(self._threads.run(self._client.close)))
-            self._threads.close()
+        if self._client._owner and not self._threads.closed:
+            closing = asyncio.ensure_future(self._threads.run(self._client.close))
+            try:
+                await asyncio.shield(closing)
+            finally:
+                self._threads.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -109,7 +109,7 @@ def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
 
-    def lead(self: grouping.Group) -> None:
+    def lead(self: grouping.Group, own: object) -> None:
         members = self._take()
         self._commit(members)
         self._hand_over()

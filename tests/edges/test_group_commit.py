@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 import holdfast
-from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.journal.grouping import Group, Member, settle_unknown
+from holdfast.errors import OutcomeUnknown
+from holdfast.journal.grouping import Group, Member, settle
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.batches import Appended, Batch, Part, Placed
 from holdfast.records.events.envelope import Sealed
@@ -91,10 +91,10 @@ def test_a_group_has_a_limit_of_members_and_of_bytes() -> None:
 @pytest.mark.parametrize(
     ("raised", "unknown", "expected"),
     [
-        (RuntimeError, False, Unavailable),
-        (KeyboardInterrupt, False, Unavailable),
+        (RuntimeError, False, OutcomeUnknown),
+        (KeyboardInterrupt, False, OutcomeUnknown),
         (KeyboardInterrupt, True, OutcomeUnknown),
-        (MemoryError, False, Unavailable),
+        (MemoryError, False, OutcomeUnknown),
     ],
 )
 def test_followers_are_settled_when_the_leader_breaks(
@@ -106,7 +106,7 @@ def test_followers_are_settled_when_the_leader_breaks(
                 super().settle(members)
                 return
             if unknown:
-                settle_unknown(members)
+                settle(members, OutcomeUnknown)
             raise raised
 
     held = Breaks()

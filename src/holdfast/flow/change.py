@@ -129,7 +129,7 @@ def _for_subject(draft: Draft, acting: Acting) -> Draft:
     """Content belongs to whom it names, or else to who acts."""
     if draft.subject is not None:
         check_id(draft.subject, "subject")
-    elif draft.content is not None and acting.user is not None:
+    elif acting.user is not None and (draft.content is not None or draft.facts.artifacts):
         return msgspec.structs.replace(draft, subject=acting.user)
     return draft
 

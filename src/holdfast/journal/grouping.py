@@ -87,7 +87,7 @@ class Group:
         if not leads:
             self._follow(member)
         if not member.settled:
-            self._lead()
+            self._lead(member)
         return member.result()
 
     def _follow(self, member: Member) -> None:
@@ -95,39 +95,38 @@ class Group:
             member.wait()
         except BaseException:
             # Interrupted while waiting: leave the queue, and never take the lead along.
-            with self._mutex:
-                if not member.promoted:
-                    if member in self._queue:
-                        self._queue.remove(member)
-                    raise
-            self._pass_on(member)
+            self._leave(member)
+            if member.promoted:
+                self._hand_over()
             raise
 
-    def _pass_on(self, member: Member) -> None:
+    def _leave(self, member: Member) -> None:
         with self._mutex:
             if member in self._queue:
                 self._queue.remove(member)
-        self._hand_over()
 
-    def _lead(self) -> None:
-        self._gather()
-        members = self._take()
-        began = time.monotonic()
+    def _lead(self, own: Member) -> None:
+        members: list[Member] = []
+        began = 0.0
         try:
+            self._gather()
+            members = self._take()
+            began = time.monotonic()
             self._commit(members)
         finally:
-            self._took = time.monotonic() - began
-            for member in members:
-                if not member.settled:
-                    member.error = Unavailable(
-                        "The commit was interrupted before it began and nothing was written. Try again."
-                    )
+            # Whatever happened: everybody is answered, and somebody leads.
+            if began:
+                self._took = time.monotonic() - began
+            if own not in members:
+                self._leave(own)
+            settle(members, OutcomeUnknown if began else Unavailable)
             with self._mutex:
-                self._company = len(members) + len(self._queue)
+                self._wanted = 0
+                self._company = max(1, len(members) + len(self._queue))
             self._hand_over()
-            # The first member is this thread's own; the others are asleep.
-            for member in members[1:]:
-                member.wake()
+            for member in members:
+                if member is not own:
+                    member.wake()
 
     def _gather(self) -> None:
         """Wait for the callers of the last round, if the disk is slow and they are not here yet."""
@@ -163,8 +162,8 @@ class Group:
         heir.wake()
 
 
-def settle_unknown(members: Sequence[Member]) -> None:
-    """Tell everybody whose commit failed that it may have happened."""
+def settle(members: Sequence[Member], error: type[HoldfastError]) -> None:
+    """Tell everybody who has no answer yet how it stands."""
     for member in members:
         if not member.settled:
-            member.error = OutcomeUnknown()
+            member.error = error()

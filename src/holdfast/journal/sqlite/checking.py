@@ -9,7 +9,7 @@ import apsw
 
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.journal.sqlite.event_rows import subject_digest
-from holdfast.journal.sqlite.rebuilding import SHADOW
+from holdfast.journal.sqlite.rebuilding import REBUILD, SHADOW
 from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
 from holdfast.journal.sqlite.statements import queries, schema_sql
 from holdfast.records.reports import Finding
@@ -84,7 +84,7 @@ def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Findi
         names.add(name)
         if meta_digest(name, value) != digest:
             yield Finding(kind="meta", where=name, problem="was changed")
-    if names != {"secret"}:
+    if names - {REBUILD} != {"secret"}:
         yield Finding(kind="meta", where="meta", problem=f"holds {sorted(names)} instead of the secret alone")
 
 
@@ -96,7 +96,7 @@ def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
 
 
 def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    for tenant, subject in connection.execute(queries()["unfinished_erasures"]):
+    for tenant, subject, _ in connection.execute(queries()["unfinished_erasures"]):
         problem = "is committed and not finished: old bytes may be left. Close other readers and open the journal again"
         yield Finding(kind="erasures", where=f"{tenant} subject {subject}", problem=problem)
 

@@ -49,8 +49,10 @@ class Connections:
         if _file_id(path) in _UNSAFE:
             raise Refused(_UNSAFE_MESSAGE)
         watch_forks(self)
-        with self.writing():
-            pass
+        try:
+            self._writer = self._open(write=True)
+        except apsw.Error as error:
+            raise translate(error) from error
 
     @contextmanager
     def writing(self) -> Iterator[apsw.Connection]:
@@ -60,7 +62,7 @@ class Connections:
             try:
                 if self._writer is None:
                     self._writer = self._open(write=True)
-                    self._make_durable(self._writer)
+                self._make_durable(self._writer)
             except BaseException:
                 self.drop_writer(suspect=self._suspect)
                 raise
@@ -127,12 +129,19 @@ class Connections:
         finally:
             self._leave()
 
-    def separate(self) -> apsw.Connection:
-        """A further connection for long work; the caller closes it."""
+    @contextmanager
+    def separate(self) -> Iterator[apsw.Connection]:
+        """A further connection, for long work beside the others."""
+        self._enter()
+        connection: apsw.Connection | None = None
         try:
-            return self._open(write=True)
-        except apsw.Error as error:
+            connection = self._open(write=True)
+            yield connection
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error) from error
+        finally:
+            discard(connection)
+            self._leave()
 
     def drop_writer(self, *, suspect: bool) -> None:
         """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""

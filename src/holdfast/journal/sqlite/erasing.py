@@ -85,13 +85,15 @@ def finish(journal: SqliteJournal) -> None:
     """Every step after the commit, each of which may be done again."""
     # Under the write lock: the same body may come back meanwhile, and must not lose its file.
     with journal.writing.transaction() as connection:
+        begun = ask(connection, queries()["unfinished_erasures"])
         for tenant, number, name in ask(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
     _truncate_log(journal)
-    # This last commit also syncs the log, and with it that it is empty.
+    # This last commit also syncs the log, and with it that it is empty. Erasures that began since are not done.
     with journal.writing.transaction() as connection:
-        connection.execute(queries()["erasures_done"])
+        for _, subject, number in begun:
+            connection.execute(queries()["erasure_done"], (number, subject))
 
 
 def _truncate_log(journal: SqliteJournal) -> None:

@@ -7,6 +7,7 @@ swap by SQLite's schema version and prepare their statements again.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from holdfast.core.coalesce import Coalesced
 from holdfast.core.codec import decode_facts
 from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
-from holdfast.errors import Corrupt, InvalidValue
-from holdfast.journal.sqlite.connection import ask, translate
-from holdfast.journal.sqlite.connections import discard
+from holdfast.errors import Busy, Corrupt, InvalidValue
+from holdfast.journal.sqlite.connection import ask
+from holdfast.journal.sqlite.schema import meta_digest
 from holdfast.journal.sqlite.statements import bind, drop, queries, rename
 from holdfast.records.reports import Progress
 
@@ -26,19 +27,17 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 SHADOW = "__new"
+REBUILD = "rebuild"
 BATCH = 5_000
 
 
 def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
     """Returns how many events were applied."""
-    connection = journal.connections.separate()
     try:
-        connection.pragma("foreign_keys", 0)
-        return _Rebuild(connection, progress).run()
-    except (apsw.Error, UnicodeDecodeError) as error:
-        raise translate(error) from error
+        with journal.connections.separate() as connection:
+            connection.pragma("foreign_keys", 0)
+            return _Rebuild(connection, progress).run()
     finally:
-        discard(connection)
         journal.announce()
 
 
@@ -48,6 +47,7 @@ class _Rebuild:
         self._progress = progress
         self._applied = 0
         self._count = 0
+        self._token = secrets.token_bytes(16)
 
     def run(self) -> int:
         self._in_transaction(self._make_shadows)
@@ -59,6 +59,8 @@ class _Rebuild:
     def _in_transaction(self, work: Any) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            if work != self._make_shadows and self._owner() != self._token:
+                raise Busy("Another rebuild has taken over and will finish the work. Nothing was changed by this one.")
             work()
             self._connection.execute("COMMIT")
         except BaseException:
@@ -69,7 +71,15 @@ class _Rebuild:
     def _newest(self) -> int:
         return int(ask(self._connection, queries()["position"])[0][0])
 
+    def _owner(self) -> bytes | None:
+        found = ask(self._connection, queries()["get_meta"], (REBUILD,))
+        return found[0][0] if found else None
+
     def _make_shadows(self) -> None:
+        # The newest rebuild owns the shadow tables: whoever was at it before finds out and stops.
+        self._connection.execute(queries()["drop_meta"], (REBUILD,))
+        digest = meta_digest(REBUILD, self._token)
+        self._connection.execute(queries()["insert_meta"], (REBUILD, self._token, digest))
         for table in PROJECTIONS:
             self._connection.execute(drop("TABLE", table.name + SHADOW))
             sql = self._sql("table", table.name)
@@ -122,6 +132,7 @@ class _Rebuild:
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
         broken = ask(self._connection, "PRAGMA foreign_key_check")
+        self._connection.execute(queries()["drop_meta"], (REBUILD,))
         if broken:
             raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import apsw
 
-from holdfast.errors import HoldfastError, Refused
-from holdfast.journal.grouping import Member, settle_unknown
+from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
+from holdfast.journal.grouping import Member, settle
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import translate
 from holdfast.journal.sqlite.connections import Connections
@@ -29,7 +29,7 @@ class Writing:
         self._connections = connections
         self._files = files
         self._lock = threading.Lock()
-        with connections.writing() as connection:
+        with connections.reading() as connection:
             self.secret = read_secret(connection)
         connections.after_fork.append(self._renew_lock)
 
@@ -60,21 +60,20 @@ class Writing:
                 plan.write()
                 committing = True
                 connection.execute("COMMIT")
+            # Still inside: who is interrupted here leaves the others in doubt, not in the wrong.
+            for member, answer in answers:
+                member.answer = answer
         except BaseException as error:
             committing = committing and not isinstance(error, apsw.FullError)
             self._abandon(connection, error, committing=committing)
             if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
-                if committing:
-                    settle_unknown(members)
+                settle(members, OutcomeUnknown if committing else Unavailable)
                 raise
             if not alone and not committing and isinstance(translate(error), Refused):
                 return False
             for member in members:
                 if not member.settled:
                     member.error = translate(error, committing=committing)
-            return True
-        for member, answer in answers:
-            member.answer = answer
         return True
 
     def _add(self, plan: Plan, member: Member, *, by_id: bool) -> Appended | None:

@@ -39,8 +39,10 @@ INSERT INTO subjects (tenant, id, name, digest) VALUES (?, ?, ?, ?)
 
 -- name: put_artifact
 INSERT INTO artifacts (tenant, name, size, placed_at, file, erased, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+-- The same name is the same content, so a body that is there stays as it is, in the row or in a file.
 ON CONFLICT (tenant, name) DO UPDATE
-SET body = excluded.body, file = excluded.file, erased = excluded.erased, size = excluded.size
+SET body = CASE WHEN erased = 1 THEN excluded.body ELSE body END, file = max(file, excluded.file),
+    erased = excluded.erased, size = excluded.size
 
 -- name: head
 SELECT s.id, s.version, s.head, s.epoch, s.closed
@@ -183,13 +185,19 @@ INSERT INTO erasures (tenant, subject, digest, events, artifacts) VALUES (?, ?, 
 SELECT subject, events, artifacts FROM erasures WHERE tenant = ? AND digest = ?
 
 -- name: unfinished_erasures
-SELECT t.name, e.subject FROM erasures AS e JOIN tenants AS t ON t.id = e.tenant
+SELECT t.name, e.subject, e.tenant FROM erasures AS e JOIN tenants AS t ON t.id = e.tenant
 
--- name: erasures_done
-DELETE FROM erasures
+-- name: erasure_done
+DELETE FROM erasures WHERE tenant = ? AND subject = ?
 
 -- name: meta
 SELECT name, value, digest FROM meta
+
+-- name: get_meta
+SELECT value FROM meta WHERE name = ?
+
+-- name: drop_meta
+DELETE FROM meta WHERE name = ?
 
 -- name: insert_meta
 INSERT INTO meta (name, value, digest) VALUES (?, ?, ?)
