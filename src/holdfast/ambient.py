@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from typing import Protocol
 
 from holdfast.core.chain import SALT_BYTES
 from holdfast.ports import Clock
@@ -31,8 +32,7 @@ class SystemIds:
         self._clock = clock
         self._previous = 0
         self._lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            _FORKABLE.add(self)
+        renew_in_child(self)
 
     def ulid(self) -> bytes:
         with self._lock:
@@ -50,12 +50,23 @@ class SystemIds:
         self._previous = 0
 
 
-_FORKABLE: weakref.WeakSet[SystemIds] = weakref.WeakSet()
+class Renewable(Protocol):
+    """Something with locks or counters that a forked child must not inherit."""
+
+    def after_fork(self) -> None: ...
+
+
+_RENEWABLE: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_in_child(one: Renewable) -> None:
+    """Call `after_fork` in every forked child, as long as the object lives."""
+    _RENEWABLE.add(one)
 
 
 def _renew() -> None:
-    for ids in _FORKABLE:
-        ids.after_fork()
+    for one in list(_RENEWABLE):
+        one.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -90,6 +90,7 @@ class AsyncJournalView:
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
         """See JournalView.subscribe. Waiting takes no thread."""
+        reading.check_timeout(timeout)
         ports = self._view._ports
         start = await self._threads.run(self._view._start, scope) if after is None else after
         following = reading.Following(ports, self._view._query(scope, start, None, types, False))

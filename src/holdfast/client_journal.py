@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from holdfast.connect import file_path
+from holdfast.connect import file_path, text_of
 from holdfast.core.codec import decode_event
-from holdfast.errors import InvalidValue, NotFound, ReadOnly, Refused, StorageFull
+from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
 from holdfast.flow import artifacts, erasing, reading, transfer
 from holdfast.flow.change import Decided, append
 from holdfast.flow.verify import verify
@@ -77,6 +78,10 @@ class JournalView:
                 f"An application's own events begin with 'app.', such as 'app.noted'; {type!r} does not."
             )
         check_id(type, "type")
+        if facts is not None and not isinstance(facts, dict):
+            raise InvalidValue(f"facts must be an object with names, not {facts.__class__.__name__}.")
+        if not isinstance(files, list | tuple):
+            raise InvalidValue("files must be a list of bytes.")
         placed = [artifacts.prepare(self._ports, self._acting, body) for body in files]
         draft = Draft(
             type=type,
@@ -85,7 +90,14 @@ class JournalView:
             subject=subject,
         )
         decided = Decided(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
-        return append(self._ports, self._acting, [decided], placed)
+        try:
+            appended = append(self._ports, self._acting, [decided], placed)
+        except (Refused, Conflict):
+            artifacts.withdraw(self._ports, self._acting, placed)
+            raise
+        if appended.repeated:
+            artifacts.withdraw(self._ports, self._acting, placed)
+        return appended
 
     def happened(self, scope: Address, key: str) -> list[Event]:
         """The events that a key stands for in a stream; none if nothing was written under it."""
@@ -133,14 +145,15 @@ class JournalView:
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """A consistent copy at a new path, while others write. `holdfast.restore` makes a journal of it."""
-        self._ports.journal.backup(file_path(os.fspath(target)), progress)
+        self._ports.journal.backup(file_path(text_of(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """The whole journal as JSON lines at a new path; returns how many lines."""
-        path = file_path(os.fspath(target))
+        path = file_path(text_of(target))
         if path.exists():
             raise Refused(f"{path} exists already. Give the path of a new file.")
-        partial = path.with_name(path.name + ".part")
+        until = None if until is None else reading.check_cursor("until", until)
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         count = 0
         try:
             with _create(partial) as file:
@@ -159,10 +172,10 @@ class JournalView:
 
     def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """Take an export into this journal, which must be empty; returns how many events. All or nothing."""
-        path = file_path(os.fspath(source))
+        path = file_path(text_of(source))
         if not path.is_file():
             raise NotFound(f"There is no export at {path}.")
-        with path.open("rb") as lines:
+        with _readable(path) as lines:
             size = path.stat().st_size
             secret, items = transfer.parse_lines(_counted(lines, size, progress))
             return self._ports.journal.restore(secret, transfer.unbroken(items))
@@ -184,6 +197,13 @@ def _counted(lines: Iterable[bytes], size: int, progress: Progress | None) -> It
         if progress is not None and number % reading.PAGE == 0:
             progress(done, size)
         yield line
+
+
+def _readable(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
 
 
 def _create(path: Path) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.ambient import SystemClock, SystemIds
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
+from holdfast.flow.reading import check_cursor
 from holdfast.flow.states import StateCache
 from holdfast.ports import Clock, Ids, Journal, Ports
 from holdfast.records.reports import Progress
@@ -41,13 +42,26 @@ def settings_from_environment(environment: dict[str, str] | None = None) -> Sett
     return Settings(**given)
 
 
+_AT_LEAST_ONE = frozenset({"event_bytes", "nesting", "group_members", "group_bytes"})
+
+
+def check_settings(settings: Settings) -> Settings:
+    """Settings that can be worked with; refuses others by name."""
+    if not isinstance(settings, Settings):
+        raise InvalidValue(f"settings must be holdfast.Settings, not {type(settings).__name__}.")
+    for name in Settings.__struct_fields__:
+        value = getattr(settings, name)
+        least = 1 if name in _AT_LEAST_ONE else 0
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InvalidValue(f"The setting {name} must be a whole number of at least {least}, not {value!r}.")
+    return settings
+
+
 def open_journal(url: str | os.PathLike[str], settings: Settings, durability: str = "full") -> Journal:
     """`memory:`, a path, or `sqlite:///path`."""
     if durability not in DURABILITIES:
         raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}.")
-    text = os.fspath(url)
-    if not isinstance(text, str) or not text:
-        raise InvalidValue("Give the path of a journal file, or 'memory:'.")
+    text = text_of(url)
     if text == "memory:":
         from holdfast.journal.memory import MemoryJournal
 
@@ -55,6 +69,13 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
     from holdfast.journal.sqlite import SqliteJournal
 
     return SqliteJournal(file_path(text), settings=settings, durability="full" if durability == "full" else "fast")
+
+
+def text_of(url: object) -> str:
+    """A path or URL as text."""
+    if not isinstance(url, str | os.PathLike) or not os.fspath(url) or not isinstance(os.fspath(url), str):
+        raise InvalidValue("Give the path of a journal file, or 'memory:'.")
+    return str(os.fspath(url))
 
 
 def file_path(text: str) -> Path:
@@ -69,12 +90,14 @@ def file_path(text: str) -> Path:
             f"{scheme}:// is not a journal that this release opens. Use a path, sqlite:///path or memory:."
         )
     parts = urlsplit(text)
-    if parts.netloc or not parts.path.strip("/"):
+    if parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
         raise InvalidValue(f"{text!r} names no file. Write sqlite:///relative.db or sqlite:////absolute.db.")
     return _path(unquote(parts.path[1:]))
 
 
 def _path(text: str) -> Path:
+    if text == "memory:" or not Path(text).name:
+        raise InvalidValue(f"{text!r} names no file. Give the path of a file, such as agent.db.")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -105,7 +128,7 @@ def connect(
     ids: Ids | None = None,
 ) -> Ports:
     """Ports for a URL."""
-    settings = settings or settings_from_environment()
+    settings = check_settings(settings or settings_from_environment())
     return assemble(open_journal(url, settings, durability), settings, clock, ids)
 
 
@@ -117,13 +140,12 @@ def restore(
     progress: Progress | None = None,
 ) -> int:
     """A backup as a journal at a new path, whole or up to one cursor; returns the number of its last event."""
-    source_path, target_path = file_path(os.fspath(backup)), file_path(os.fspath(into))
+    source_path, target_path = file_path(text_of(backup)), file_path(text_of(into))
     if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
-    if target_path.exists():
-        raise Refused(f"{target_path} exists already. Give the path of a new file.")
-    if seq is not None and (not isinstance(seq, int) or seq < 0):
-        raise InvalidValue(f"seq must be a cursor of 0 or more, not {seq!r}.")
+    refuse_leftovers(target_path)
+    if seq is not None:
+        check_cursor("seq", seq)
     source = connect(source_path)
     try:
         if seq is None:
@@ -132,6 +154,14 @@ def restore(
         return _restore_until(source, target_path, seq, progress)
     finally:
         source.journal.close()
+
+
+def refuse_leftovers(path: Path) -> None:
+    """A new file must be new altogether: an old log beside it would be replayed over it."""
+    for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
+        beside = path.with_name(path.name + end)
+        if beside.exists():
+            raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
 
 
 def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progress | None) -> int:

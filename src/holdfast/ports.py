@@ -85,6 +85,9 @@ class Journal(Protocol):
     def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
         """Make a body ready for the append that will refer to it; on disk if it is to be a file."""
 
+    def withdraw_artifact(self, tenant: str, name: bytes) -> None:
+        """Take back what was placed for an append that did not need it, unless something else refers to it."""
+
     def collect(self, before_ms: int) -> int:
         """Remove artifacts that nothing refers to and that were placed before then."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 from holdfast.errors import InvalidValue, NotFound, TooLarge
 from holdfast.ports import Acting, Ports
@@ -31,6 +32,13 @@ def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
         )
     name = artifact_name(ports.journal.secret, acting.tenant, body)
     return ports.journal.place_artifact(acting.tenant, name, body, ports.clock.now_ms())
+
+
+def withdraw(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
+    """After an append that was refused or repeated: leave no file behind that nothing refers to."""
+    for artifact in placed:
+        if artifact.body is None:
+            ports.journal.withdraw_artifact(acting.tenant, artifact.name)
 
 
 def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:

@@ -29,9 +29,11 @@ def query_for(
     backwards: bool = False,
 ) -> Query:
     """A checked query."""
-    for name, bound in (("after", after), ("until", until)):
-        if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 0):
-            raise InvalidValue(f"{name} must be a cursor of 0 or more, not {bound!r}.")
+    check_cursor("after", after)
+    if until is not None:
+        check_cursor("until", until)
+    if not isinstance(types, str | list | tuple):
+        raise InvalidValue("types must be a list of event types.")
     return Query(
         tenant=acting.tenant,
         stream=stream,
@@ -41,6 +43,13 @@ def query_for(
         backwards=backwards,
         limit=PAGE,
     )
+
+
+def check_cursor(name: str, value: object) -> int:
+    """A place in a journal or stream."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise InvalidValue(f"{name} must be a cursor of 0 or more, not {value!r}.")
+    return value
 
 
 def page(ports: Ports, query: Query) -> list[Event]:
@@ -95,11 +104,18 @@ class Following:
         return found
 
 
+def check_timeout(timeout: object) -> None:
+    """Seconds to wait, or None for ever."""
+    if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0):
+        raise InvalidValue(f"timeout must be seconds or None, not {timeout!r}.")
+
+
 def subscribe(ports: Ports, query: Query, *, timeout: float | None) -> Iterator[Event]:
     """Events from a place onwards, as they are committed, also by other processes.
 
     Ends when nothing has happened for `timeout` seconds; never, if that is None.
     """
+    check_timeout(timeout)
     following = Following(ports, query)
     happened = threading.Event()
     unwatch = ports.journal.watch(happened.set)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from holdfast.ambient import renew_in_child
 from holdfast.records.frames import StreamState
 
 STRIPES = 256
@@ -23,6 +24,11 @@ class StateCache:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._kept: OrderedDict[tuple[str, str], StreamState] = OrderedDict()
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Locks that another thread of the parent may have held."""
         self._mutex = threading.Lock()
         # A fixed number of locks: streams that share one only wait a little longer.
         self._stripes = [threading.Lock() for _ in range(STRIPES)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.ambient import renew_in_child
 from holdfast.core.admit import CLOSES_STREAM, half_written, next_epoch, refusal, repeats
 from holdfast.core.chain import content_mac
 from holdfast.core.codec import decode_facts
@@ -39,10 +40,15 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(32)
-        self._lock = threading.RLock()
+        self.after_fork()
+        renew_in_child(self)
         self._watchers: list[Callable[[], None]] = []
         self._closed = False
         self._forget()
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self._lock = threading.RLock()
 
     def _forget(self) -> None:
         """An empty journal."""
@@ -219,6 +225,10 @@ class MemoryJournal:
 
     def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
         return Artifact(name=name, size=len(body), at=at, body=body)
+
+    def withdraw_artifact(self, tenant: str, name: bytes) -> None:
+        # Nothing is placed before the append itself.
+        return
 
     def collect(self, before_ms: int) -> int:
         # An artifact enters with the event that refers to it, so nothing is ever left over here.

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.errors import Corrupt, StorageFull, Unavailable
+
+_OURS = re.compile(r"[0-9a-f]{64}|\.new-.+")
 
 
 class ArtifactFiles:
@@ -43,7 +46,7 @@ class ArtifactFiles:
                 Path(temporary).unlink(missing_ok=True)
                 raise
             for folder in (target.parent, self.folder, self.folder.parent):
-                _sync_folder(folder)
+                sync_folder(folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFull() from error
@@ -64,7 +67,7 @@ class ArtifactFiles:
             path = self.path(tenant, name)
             if path.exists():
                 path.unlink()
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         except OSError as error:
             raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
 
@@ -72,6 +75,8 @@ class ArtifactFiles:
         """Files last written before then, unfinished ones included."""
         if self.folder.is_dir():
             for path in self.folder.glob("*/*"):
+                if not _OURS.fullmatch(path.name):
+                    continue  # Somebody else's: a file manager's, say.
                 try:
                     if path.stat().st_mtime * 1000 < before_ms:
                         yield path
@@ -79,7 +84,8 @@ class ArtifactFiles:
                     continue
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     if os.name != "posix":
         return  # Windows cannot sync a folder and does not need to.
     handle = os.open(folder, os.O_RDONLY)

@@ -41,11 +41,13 @@ def _before() -> None:
 def _in_parent() -> None:
     for one in _FORKING:
         one.after_fork_in_parent()
+    _FORKING.clear()
 
 
 def _in_child() -> None:
     for one in _FORKING:
         one.after_fork_in_child()
+    _FORKING.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -190,6 +190,9 @@ class SqliteJournal:
         self.files.write(tenant, name, body)
         return Artifact(name=name, size=len(body), at=at, body=None)
 
+    def withdraw_artifact(self, tenant: str, name: bytes) -> None:
+        maintenance.withdraw(self, tenant, name)
+
     def collect(self, before_ms: int) -> int:
         return maintenance.collect(self, before_ms)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +18,7 @@ from holdfast.core.place import new_head
 from holdfast.core.project import project
 from holdfast.core.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
-from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
 from holdfast.journal.sqlite.connection import ask, create_file, translate
 from holdfast.journal.sqlite.event_rows import event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
@@ -59,45 +61,44 @@ def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
 
 def collect(journal: SqliteJournal, before_ms: int) -> int:
     """Remove what nothing refers to, under the write lock, so that nothing can begin to."""
-    count = 0
     with journal.writing.transaction() as connection:
-        names = {id: name for name, id in connection.execute(queries()["tenant_ids"])}
-        unused = connection.execute(queries()["unreferred_artifacts"], (before_ms,)).fetchall()
+        unused = ask(connection, queries()["unreferred_artifacts"], (before_ms,))
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
-        for path in journal.files.old(before_ms):
-            if not _known(connection, journal, names.values(), path):
-                path.unlink(missing_ok=True)
-                count += 1
-        count += sum(not file for _, _, file in unused)
-    return count
+        known = {journal.files.path(*row) for row in ask(connection, queries()["artifact_files"])}
+        doomed = [path for path in journal.files.old(before_ms) if path not in known]
+        # Within the lock, so that no append can count on them; a crash here leaves files for the next time.
+        for path in doomed:
+            path.unlink(missing_ok=True)
+    return len(doomed) + sum(not file for _, _, file in unused)
 
 
-def _known(connection: apsw.Connection, journal: SqliteJournal, tenants: Iterable[str], path: Path) -> bool:
-    if path.name.startswith(".new-"):
-        return False
-    name = bytes.fromhex(path.name)
-    for tenant in tenants:
-        if journal.files.path(tenant, name) == path:
-            return connection.execute(queries()["known_artifact"], (tenant, name)).fetchone() is not None
-    return False
+def withdraw(journal: SqliteJournal, tenant: str, name: bytes) -> None:
+    """Take back a file that was placed for an append which did not need it."""
+    with journal.writing.transaction() as connection:
+        if not ask(connection, queries()["known_artifact"], (tenant, name)):
+            journal.files.remove(tenant, name)
 
 
 def backup(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
     """A consistent copy of database and files, while others write. It appears whole or not at all."""
-    partial = target.with_name(target.name + ".part")
-    if target.exists():
-        raise Refused(f"{target} exists already. Give the path of a new file.")
-    partial.unlink(missing_ok=True)
+    for beside in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm", "-artifacts"))):
+        if beside.exists():
+            # An old log beside a new file would be replayed over it.
+            raise Refused(f"{beside} exists already. Move it away, or give the path of a new file.")
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     create_file(partial)
+    files = ArtifactFiles(target.with_name(target.name + "-artifacts"))
     try:
         with journal.reading() as source:
-            files = ask(source, queries()["artifact_files"])  # The snapshot begins with the first read.
+            wanted = ask(source, queries()["artifact_files"])  # The snapshot begins with the first read.
             _copy(source, partial, progress)
-        _copy_files(journal, target, files)
+        _copy_files(journal, files, wanted)
         partial.replace(target)
+        sync_folder(target.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
+        shutil.rmtree(files.folder, ignore_errors=True)
         raise
 
 
@@ -116,13 +117,15 @@ def _copy(source: apsw.Connection, target: Path, progress: Progress | None) -> N
         raise translate(error) from error
 
 
-def _copy_files(journal: SqliteJournal, target: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    copies = ArtifactFiles(target.with_name(target.name + "-artifacts"))
-    for tenant, name in files:
+def _copy_files(journal: SqliteJournal, copies: ArtifactFiles, wanted: Iterable[tuple[str, bytes]]) -> None:
+    for tenant, name in wanted:
         try:
-            copies.write(tenant, name, journal.files.read(tenant, name))
+            body = journal.files.read(tenant, name)
         except Corrupt:
-            raise Busy("An artifact was erased while it was being copied, or is missing. Try again.") from None
+            if journal.artifact(tenant, name) is None:
+                raise Busy("An artifact was erased while it was being copied. Try again.") from None
+            raise
+        copies.write(tenant, name, body)
 
 
 def restore(

@@ -61,7 +61,7 @@ class Plan:
     def _read(self, batches: Sequence[Batch], sql: str) -> None:
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
         found = ask(self._connection, sql, (_JSON.encode(wanted).decode(),))
-        for index, tenant, stream, version, head, epoch, closed, keyed, last, streams in found:
+        for index, tenant, stream, version, head, epoch, closed, keyed, last, streams, secret in found:
             name, stream_name, key = wanted[index]
             self._tenants[name] = tenant
             if stream is not None:
@@ -71,6 +71,8 @@ class Plan:
             if keyed is not None and key is not None:
                 self._keys[name, stream_name, key] = keyed
             self._seq, self._next_stream = (last or 0) + 1, (streams or 0) + 1
+            # An import into the empty journal may have replaced the secret since it was opened.
+            self._stale, self._secret = secret != self._secret, secret
 
     @property
     def empty(self) -> bool:
@@ -126,6 +128,8 @@ class Plan:
 
     def _check_files(self, batch: Batch) -> None:
         """A file is placed before the lock is taken; whoever erased or collected it since held the lock."""
+        if batch.artifacts and self._stale:
+            raise Unavailable("The journal was imported into since it was opened. Close it and open it again.")
         for artifact in batch.artifacts:
             if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
                 raise Unavailable("An artifact's file was removed before it was referred to. Try again.")

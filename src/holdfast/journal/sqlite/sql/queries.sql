@@ -4,7 +4,7 @@
 -- What the whole group needs to know: for each part in the JSON array [[tenant, stream, key], …]
 -- its stream's head and the event that its key stands for.
 SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.closed, k.version,
-    (SELECT max(seq) FROM events), (SELECT max(id) FROM streams)
+    (SELECT max(seq) FROM events), (SELECT max(id) FROM streams), (SELECT value FROM meta WHERE name = 'secret')
 FROM json_each(?) AS j
 LEFT JOIN tenants AS t ON t.name = j.value ->> 0
 LEFT JOIN streams AS s ON s.tenant = t.id AND s.name = j.value ->> 1
