@@ -160,6 +160,10 @@ class AsyncJournalView:
         for name in await self._threads.run(lambda: list(self._view.streams())):
             yield name
 
+    async def tenants(self) -> list[str]:
+        """See JournalView.tenants."""
+        return await self._threads.run(self._view.tenants)
+
     async def position(self) -> int:
         """See JournalView.position."""
         return await self._threads.run(self._view.position)

@@ -36,7 +36,8 @@ class Holdfast:
 
     def tenant(self, name: str) -> Holdfast:
         """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
-        return Holdfast(self._ports, replace(self._acting, tenant=check_id(name, "tenant")), owner=False)
+        acting = replace(self._acting, tenant=check_id(name, "tenant"), whole=False)
+        return Holdfast(self._ports, acting, owner=False)
 
     def as_user(self, id: str) -> Holdfast:
         """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""

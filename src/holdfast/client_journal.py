@@ -126,14 +126,17 @@ class JournalView:
 
     def collect(self) -> int:
         """Remove artifacts that nothing has referred to for a day; returns how many."""
+        self._of_the_whole()
         return artifacts.collect(self._ports)
 
     def verify(self, *, progress: Progress | None = None) -> Verified:
         """Check every chain, version, row, reference and artifact of the whole journal."""
+        self._of_the_whole()
         return verify(self._ports, progress)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Make every projection anew from the events, while others go on; returns how many were applied."""
+        self._of_the_whole()
         try:
             return self._ports.journal.rebuild(progress)
         finally:
@@ -145,10 +148,12 @@ class JournalView:
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """A consistent copy at a new path, while others write. `holdfast.restore` makes a journal of it."""
+        self._of_the_whole()
         self._ports.journal.backup(file_path(text_of(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
         """The whole journal as JSON lines at a new path; returns how many lines."""
+        self._of_the_whole()
         path = file_path(text_of(target))
         if path.exists():
             raise Refused(f"{path} exists already. Give the path of a new file.")
@@ -172,6 +177,7 @@ class JournalView:
 
     def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """Take an export into this journal, which must be empty; returns how many events. All or nothing."""
+        self._of_the_whole()
         path = file_path(text_of(source))
         if not path.is_file():
             raise NotFound(f"There is no export at {path}.")
@@ -179,6 +185,16 @@ class JournalView:
             size = path.stat().st_size
             secret, items = transfer.parse_lines(_counted(lines, size, progress))
             return self._ports.journal.restore(secret, transfer.unbroken(items))
+
+    def tenants(self) -> list[str]:
+        """The names of every tenant in the journal."""
+        self._of_the_whole()
+        return self._ports.journal.tenants()
+
+    def _of_the_whole(self) -> None:
+        """Refuse what would show one tenant the others."""
+        if not self._acting.whole:
+            raise Refused("This is about the journal as a whole. Call it on the client itself, not on a tenant's view.")
 
     def _start(self, scope: Address | None) -> int:
         return self.position() if scope is None else self.version(scope)

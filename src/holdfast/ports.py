@@ -147,6 +147,8 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     """Who acts, and for which tenant: the part of an address that is never an argument of a query."""
 
     tenant: str
+    whole: bool = True
+    """Whether the journal as a whole may be looked at and copied: not through a tenant's view."""
     user: str | None = None
     origin: str = "client"
     trust: Trust = "system"

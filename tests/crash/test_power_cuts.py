@@ -295,7 +295,7 @@ def test_a_file_is_safe_before_the_event_that_names_it(quick_path, monkeypatch):
 
 
 def test_it_finds_files_whose_folders_are_not_synced(quick_path, monkeypatch):
-    monkeypatch.setattr(artifacts, "_sync_folder", lambda folder: None)
+    monkeypatch.setattr(artifacts, "sync_folder", lambda folder: None)
     with switched_on(quick_path / "machine", Random(0)) as machine:
         files = Files(machine.path.parent, monkeypatch)
         _, body = keep_a_file(machine)

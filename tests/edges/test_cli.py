@@ -295,7 +295,7 @@ def test_import_that_fails_leaves_what_others_wrote_meanwhile(
     assert cli("export", path, tmp_path / "all.jsonl").code == 0
     real = JournalView.import_
 
-    def somebody_was_first(self: JournalView, source: object) -> int:
+    def somebody_was_first(self: JournalView, source: object, progress: object = None) -> int:
         self.append("s", "app.noted")
         return real(self, str(source))
 

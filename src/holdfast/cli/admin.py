@@ -101,8 +101,8 @@ def restore(
 ) -> int:
     """Make a journal of a backup, whole or up to a cursor. The path must not exist yet."""
     source, target = existing_path(backup), stored_path(named(path))
-    with Waiting("restore"):
-        last = restore_backup(source, target, seq=seq)
+    with Waiting("restore") as progress:
+        last = restore_backup(source, target, seq=seq, progress=progress)
     _answer(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
     return OK
 
@@ -134,8 +134,8 @@ def import_(path: JournalPathFirst, source: Source = None, /, *, json: Json = Fa
         raise NotFound(f"There is no export at {lines}.")
     undo = _undo(target)
     try:
-        with open_journal(target) as hf, Waiting("import"):
-            events = hf.journal.import_(lines)
+        with open_journal(target) as hf, Waiting("import") as progress:
+            events = hf.journal.import_(lines, progress=progress)
     except BaseException:
         undo()
         raise

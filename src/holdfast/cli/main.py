@@ -160,6 +160,9 @@ def _discard_output() -> None:
 
 def run() -> None:
     """The entry point."""
+    if sys.stdout is None:
+        # Closed by whoever started us: there is nobody to talk to, and that is no error.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Not every terminal can show every character, and none of them is worth a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")

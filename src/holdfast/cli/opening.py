@@ -48,7 +48,7 @@ def journal_and(first: str, second: str | None, what: str) -> tuple[str, str]:
 def named(path: str | None) -> str:
     """The journal that was named on the command line or in the environment."""
     if not path:
-        raise InvalidValue(f"Which journal? Give its path as the first argument, or set {VARIABLE}.")
+        raise InvalidValue(f"Which journal? Give its path, or set {VARIABLE}.")
     return path
 
 

@@ -42,7 +42,7 @@ def erase(
             connection.execute(queries()["note_erasure"], note)
             event = marker(erasure.subject, erasure.events, erasure.artifacts)
             batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
-            plan = Plan(connection, journal.secret, journal.files, [batch], begin=False)
+            plan = Plan(connection, journal.files, [batch], begin=False)
             plan.add(batch)
             plan.write()
         elif begun:

@@ -20,6 +20,7 @@ from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
 from holdfast.journal.sqlite.event_rows import read_append, stored_event
+from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.writing import Writing
 from holdfast.records.batches import Appended, Artifact, Batch, Head
@@ -58,6 +59,7 @@ class SqliteJournal:
         self._watchers: list[Callable[[], None]] = []
         try:
             self.writing = Writing(self.connections, self.files)
+            assert self.secret
             erasing.resume(self)
         except BaseException:
             self.connections.close()
@@ -73,7 +75,9 @@ class SqliteJournal:
 
     @property
     def secret(self) -> bytes:
-        return self.writing.secret
+        # Asked for each time: an import into the empty journal, by anybody, replaces it.
+        with self.reading() as connection:
+            return read_secret(connection)
 
     # writing
 

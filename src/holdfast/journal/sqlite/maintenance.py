@@ -144,7 +144,6 @@ def restore(
         while chunk := list(islice(rest, ITEMS_A_STEP)):
             copy.take(chunk)
         copy.finish()
-    journal.writing.secret = secret
     journal.announce()
     return copy.count
 

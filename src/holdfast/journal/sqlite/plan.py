@@ -38,14 +38,13 @@ class Plan:
     def __init__(
         self,
         connection: apsw.Connection,
-        secret: bytes,
         files: ArtifactFiles,
         batches: Sequence[Batch],
         *,
         begin: bool = True,
     ) -> None:
         self._connection = connection
-        self._secret = secret
+        self._secret = b""
         self._files = files
         self._tenants: dict[str, int | None] = {}
         self._heads: dict[tuple[str, str], Head] = {}
@@ -71,8 +70,7 @@ class Plan:
             if keyed is not None and key is not None:
                 self._keys[name, stream_name, key] = keyed
             self._seq, self._next_stream = (last or 0) + 1, (streams or 0) + 1
-            # An import into the empty journal may have replaced the secret since it was opened.
-            self._stale, self._secret = secret != self._secret, secret
+            self._secret = secret
 
     @property
     def empty(self) -> bool:
@@ -128,8 +126,6 @@ class Plan:
 
     def _check_files(self, batch: Batch) -> None:
         """A file is placed before the lock is taken; whoever erased or collected it since held the lock."""
-        if batch.artifacts and self._stale:
-            raise Unavailable("The journal was imported into since it was opened. Close it and open it again.")
         for artifact in batch.artifacts:
             if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
                 raise Unavailable("An artifact's file was removed before it was referred to. Try again.")

@@ -18,7 +18,6 @@ from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import translate
 from holdfast.journal.sqlite.connections import Connections
 from holdfast.journal.sqlite.plan import Plan
-from holdfast.journal.sqlite.schema import read_secret
 from holdfast.records.batches import Appended
 
 
@@ -29,8 +28,6 @@ class Writing:
         self._connections = connections
         self._files = files
         self._lock = threading.Lock()
-        with connections.reading() as connection:
-            self.secret = read_secret(connection)
         connections.after_fork.append(self._renew_lock)
 
     def commit(self, members: Sequence[Member]) -> None:
@@ -52,7 +49,7 @@ class Writing:
         """One transaction. False asks for another try, member by member."""
         committing = False
         try:
-            plan = Plan(connection, self.secret, self._files, [member.batch for member in members])
+            plan = Plan(connection, self._files, [member.batch for member in members])
             answers = [(member, self._add(plan, member, by_id=alone)) for member in members]
             if plan.empty:
                 connection.execute("ROLLBACK")
