@@ -16,7 +16,9 @@ import pytest
 
 import holdfast
 
-HOLDFAST = [sys.executable, "-c", "from holdfast.cli.main import run; run()"]
+# Whoever runs the tests in the background ignores Ctrl-C, and children would inherit that.
+_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+HOLDFAST = [sys.executable, "-c", _HEED + "from holdfast.cli.main import run; run()"]
 
 
 @pytest.fixture
