@@ -6,6 +6,7 @@ Only a whole run at full volume, with the machine to itself, writes `bench/resul
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from types import ModuleType
@@ -44,4 +45,6 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    # Asked to stop, it goes the way of an error: temporary folders are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main(sys.argv[1:])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +17,7 @@ import holdfast
 from holdfast import connect
 from holdfast.journal.sqlite import connection as sqlite_connection
 from holdfast.records.settings import Settings
+from tests.forked import as_nobody
 from tests.scale import seeded, volume
 
 BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -178,27 +177,6 @@ def test_a_locked_journal_says_who_to_look_for_and_recovers(tmp_path: Path) -> N
         assert hf.journal.version("s") == 2
 
 
-def _as_nobody(work: Callable[[], object]) -> str:
-    """What something says when it is done by somebody without rights: root may write anywhere."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.geteuid() == 0:
-                os.setgid(65534)
-                os.setuid(65534)
-            said = f"did {work()}"
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
-
-
 def test_a_journal_that_cannot_be_written_says_so() -> None:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-readonly-"))
     try:
@@ -206,11 +184,11 @@ def test_a_journal_that_cannot_be_written_says_so() -> None:
         holdfast.open(path).close()
         folder.chmod(0o555)
         path.chmod(0o444)
-        assert _as_nobody(lambda: holdfast.open(path)).startswith("ReadOnly: ")
-        assert _as_nobody(lambda: holdfast.open(folder / "new.db")).startswith("ReadOnly: ")
+        assert as_nobody(lambda: holdfast.open(path)).startswith("ReadOnly: ")
+        assert as_nobody(lambda: holdfast.open(folder / "new.db")).startswith("ReadOnly: ")
         path.chmod(0o666)
         # The file may be written, but its folder takes no log beside it.
-        assert _as_nobody(lambda: holdfast.open(path)).split(":")[0] in ("ReadOnly", "Unavailable")
+        assert as_nobody(lambda: holdfast.open(path)).split(":")[0] in ("ReadOnly", "Unavailable")
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)

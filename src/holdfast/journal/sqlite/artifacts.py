@@ -14,9 +14,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
+
 from holdfast.errors import Corrupt, StorageFull, Unavailable
 
 _OURS = re.compile(r"[0-9a-f]{64}|\.new-.+")
+
+
+def row_digest(*values: apsw.SQLiteValue) -> bytes:
+    """Covers the columns of an artifact's row that neither its name nor the chain covers."""
+    return hashlib.sha256(repr(values).encode()).digest()
 
 
 class ArtifactFiles:

@@ -28,6 +28,7 @@ def check(journal: SqliteJournal) -> Iterator[Finding]:
         ("meta", _meta),
         ("subjects", _subjects),
         ("streams", _streams),
+        ("artifacts", _artifacts),
         ("erasures", _erasures),
     ):
         try:
@@ -93,6 +94,11 @@ def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
         wanted = None if name is None else subject_digest(journal.secret, name)
         if wanted != digest:
             yield Finding(kind="subjects", where=f"{tenant} subject {id}", problem="the name was changed")
+
+
+def _artifacts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, name in connection.execute(queries()["changed_artifacts"]):
+        yield Finding(kind="artifacts", where=f"{tenant} {name.hex()}", problem="its size, time or marks were changed")
 
 
 def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

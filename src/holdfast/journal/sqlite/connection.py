@@ -30,12 +30,14 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
+from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.schema import recognise
 
 Durability = Literal["full", "fast"]
 
 OLDEST_SQLITE = (3, 51, 3)
 STATEMENTS = 256
+CHECKPOINT_PAGES = 4_000
 REWRITE_BYTES = 65_536
 
 
@@ -61,9 +63,12 @@ def open_connection(
     try:
         connection.set_busy_handler(patience(busy_ms))
         connection.create_scalar_function("holdfast_mac", cast(Any, content_mac), 2, deterministic=True)
+        connection.create_scalar_function("holdfast_row", row_digest, 5, deterministic=True)
         recognise(connection, path)
         write_ahead_log(connection, busy_ms)
         durable_commits(connection, durability)
+        rarer_checkpoints(connection)
+        stable_plans(connection)
         real_disk_flush(connection)
         foreign_keys(connection)
         zero_what_is_deleted(connection)
@@ -138,6 +143,20 @@ def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
 def durable_commits(connection: apsw.Connection, durability: Durability) -> None:
     """FULL syncs the log at every commit. NORMAL, the named choice `fast`, may lose the newest on power loss."""
     _set(connection, "synchronous", 2 if durability == "full" else 1)
+
+
+def rarer_checkpoints(connection: apsw.Connection) -> None:
+    """An append writes about eight pages, mostly the same ones as the append before: let them gather.
+
+    At SQLite's thousand pages about every hundredth append would pay for folding them in.
+    """
+    connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+
+
+def stable_plans(connection: apsw.Connection) -> None:
+    """Plans must not depend on bound values: SQLite would compile many statements again at each use."""
+    if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
+        raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
 
 
 def real_disk_flush(connection: apsw.Connection) -> None:

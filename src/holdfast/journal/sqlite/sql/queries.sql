@@ -38,11 +38,13 @@ SELECT coalesce(max(id), 0) + 1 FROM subjects WHERE tenant = ?
 INSERT INTO subjects (tenant, id, name, digest) VALUES (?, ?, ?, ?)
 
 -- name: put_artifact
-INSERT INTO artifacts (tenant, name, size, placed_at, file, erased, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO artifacts (tenant, name, size, placed_at, file, erased, body, digest)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, holdfast_row(?2, ?3, ?4, ?5, ?6))
 -- The same name is the same content, so a body that is there stays as it is, in the row or in a file.
 ON CONFLICT (tenant, name) DO UPDATE
 SET body = CASE WHEN erased = 1 THEN excluded.body ELSE body END, file = max(file, excluded.file),
-    erased = excluded.erased, size = excluded.size
+    erased = excluded.erased, size = excluded.size,
+    digest = holdfast_row(name, excluded.size, placed_at, max(file, excluded.file), excluded.erased)
 
 -- name: head
 SELECT s.id, s.version, s.head, s.epoch, s.closed
@@ -126,6 +128,10 @@ SELECT t.name, a.name, a.size, a.placed_at, a.file, a.erased, a.body
 FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
 WHERE (a.tenant, a.name) > (?, ?) ORDER BY a.tenant, a.name LIMIT 1
 
+-- name: changed_artifacts
+SELECT t.name, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
+WHERE a.digest <> holdfast_row(a.name, a.size, a.placed_at, a.file, a.erased)
+
 -- name: artifact_files
 SELECT t.name, a.name FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant WHERE a.file = 1 AND a.erased = 0
 
@@ -166,14 +172,16 @@ WHERE a.tenant = ?1 AND e.subject = ?2 AND a.erased = 0
     )
 
 -- name: erase_artifact
-UPDATE artifacts SET body = NULL, erased = 1 WHERE tenant = ? AND name = ?
+UPDATE artifacts SET body = NULL, erased = 1, digest = holdfast_row(name, size, placed_at, file, 1)
+WHERE tenant = ? AND name = ?
 
 -- name: unfinished_files
 SELECT t.name, a.tenant, a.name FROM artifacts AS a INDEXED BY artifacts_unfinished
 JOIN tenants AS t ON t.id = a.tenant WHERE a.erased = 1 AND a.file = 1
 
 -- name: file_gone
-UPDATE artifacts SET file = 0 WHERE tenant = ? AND name = ?
+UPDATE artifacts SET file = 0, digest = holdfast_row(name, size, placed_at, 0, erased)
+WHERE tenant = ? AND name = ?
 
 -- name: erase_subject
 UPDATE subjects SET name = NULL, digest = NULL WHERE tenant = ? AND id = ?

@@ -122,6 +122,7 @@ BEGIN
 END;
 
 -- `file` says that the body lies beside the database. An erased one keeps its row.
+-- The name covers the body, and `digest` the columns before it.
 CREATE TABLE artifacts (
     tenant    INTEGER NOT NULL REFERENCES tenants (id),
     name      BLOB NOT NULL CHECK (length(name) = 32),
@@ -129,6 +130,7 @@ CREATE TABLE artifacts (
     placed_at INTEGER NOT NULL,
     file      INTEGER NOT NULL CHECK (file IN (0, 1)),
     erased    INTEGER NOT NULL CHECK (erased IN (0, 1)),
+    digest    BLOB NOT NULL,
     body      BLOB,
     PRIMARY KEY (tenant, name)
 ) STRICT;
