@@ -24,6 +24,9 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
 
 class SystemIds:
     """ULIDs that only ever grow, whatever the clock does, and fresh salts."""

@@ -18,7 +18,7 @@ from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent, Trust
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Row
+from holdfast.records.rows import Found, Row, Value
 from holdfast.records.settings import Settings
 
 
@@ -28,6 +28,8 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
 
 
 class Ids(Protocol):
@@ -63,6 +65,18 @@ class Journal(Protocol):
 
     def load(self, tenant: str, stream: str) -> StreamState:
         """A stream's state from its rows, at a cost that follows its live frames."""
+
+    def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
+        """Rows of a projection by one of the columns that it declares, or all, in order of key after its first."""
+
+    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
+        """Names of streams that have live frames, in order, after one name; the cost follows the live frames."""
+
+    def renew(self, tenant: str, stream: str, epoch: int) -> bool:
+        """A sign of life from the owner under this epoch; False if somebody else owns the stream now."""
+
+    def renewals(self, tenant: str, stream: str) -> int:
+        """How many signs of life a stream's owners have given: whoever watches looks for a change."""
 
     def read(self, query: Query) -> list[StoredEvent]:
         """One page of events."""

@@ -14,6 +14,7 @@ from holdfast.records.events.envelope import Sealed, StoredEvent
 from holdfast.records.events.journal import LeaseTaken
 
 TAKES_LEASE = "lease.taken"
+GIVES_LEASE = "lease.released"
 CLOSES_STREAM = "stream.closed"
 
 
@@ -45,9 +46,12 @@ def refusal(part: Part, head: Head) -> HoldfastError | None:
     return None
 
 
-def next_epoch(event: Sealed | StoredEvent, epoch: int) -> int:
-    """The stream's epoch after this event."""
-    return decode(event.facts, LeaseTaken).epoch if event.type == TAKES_LEASE else epoch
+def next_owner(event: Sealed | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
+    """The stream's epoch and holder after this event."""
+    if event.type == TAKES_LEASE:
+        taken: LeaseTaken = decode(event.facts, LeaseTaken)
+        return taken.epoch, taken.owner
+    return epoch, None if event.type == GIVES_LEASE else holder
 
 
 def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:

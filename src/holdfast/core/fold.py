@@ -35,7 +35,9 @@ def fold_all(events: Iterable[Event], state: StreamState | None = None) -> Strea
 def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
     """The state after an event with these facts at this place."""
     if type_name == "lease.taken":
-        return replace(state, version=version, epoch=facts.epoch)
+        return replace(state, version=version, epoch=facts.epoch, holder=facts.owner)
+    if type_name == "lease.released":
+        return replace(state, version=version, holder=None)
     if type_name == "stream.closed":
         return replace(state, version=version, closed=True)
     rule = _RULES.get(type_name)
@@ -79,6 +81,8 @@ def _pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> N
         version=version,
         created_at=at,
         deadline=facts.deadline,
+        outer=facts.outer,
+        outer_stream=facts.outer_stream,
     )
     if facts.parent is not None:
         _lend(live, facts.parent, version, facts.granted or 0, status="waiting")
@@ -129,6 +133,21 @@ def _settle(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildS
     _spend(live, parent, version, facts.usage, facts.used)
 
 
+def _child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        away = {**frame.away, facts.child: facts.child_stream}
+        _lend(live, facts.frame, version, facts.granted, status="waiting", away=away)
+
+
+def _child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        away = {child: stream for child, stream in frame.away.items() if child != facts.child}
+        _change(live, facts.frame, version, away=away)
+        _settle(live, facts.frame, facts, version)
+
+
 def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int) -> None:
     question = Question(
         id=facts.question,
@@ -141,6 +160,8 @@ def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int
         on_expiry=facts.on_expiry,
         until=facts.until,
         token=facts.token,
+        within=facts.within,
+        call=facts.call,
     )
     _change(live, facts.frame, version, status="suspended", question=question)
     if facts.parent is not None and facts.released:
@@ -237,8 +258,8 @@ _RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
         live, facts.frame, facts.removed, facts.compaction, version
     ),
     "frame.result_added": _result_added,
-    "child.pushed": lambda live, facts, version, at: _lend(live, facts.frame, version, facts.granted, status="waiting"),
-    "child.settled": lambda live, facts, version, at: _settle(live, facts.frame, facts, version),
+    "child.pushed": _child_pushed,
+    "child.settled": _child_settled,
     "question.answered": lambda live, facts, version, at: _question(live, facts.frame, answer=version),
     "question.reissued": lambda live, facts, version, at: _question(
         live, facts.frame, token=facts.token, expires_at=facts.expires_at

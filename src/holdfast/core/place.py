@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import force_setattr
 
-from holdfast.core.admit import CLOSES_STREAM, is_owner, next_epoch
+from holdfast.core.admit import CLOSES_STREAM, is_owner, next_owner
 from holdfast.core.chain import genesis, link
 from holdfast.records.batches import Batch, Head, Part
 from holdfast.records.events.envelope import StoredEvent
@@ -24,7 +24,7 @@ def place(
     placed: list[StoredEvent] = []
     source = batch.source
     user = None if source.user is None else pseudonym(source.user)
-    version, previous, epoch, closed = head.version, head.hash, head.epoch, head.closed
+    version, previous, epoch, holder, closed = head.version, head.hash, head.epoch, head.holder, head.closed
     rest = len(part.events)
     for event in part.events:
         version += 1
@@ -41,7 +41,8 @@ def place(
             # The key stands on the first event of its part; `rest` says how many more belong to it.
             key=None if placed else part.key,
             rest=rest,
-            epoch=part.epoch if is_owner(event.type) else None,
+            # After a lease is taken, what follows in the same part is written under it.
+            epoch=epoch if is_owner(event.type) else None,
             origin=source.origin,
             trust=source.trust,
             user=user,
@@ -60,6 +61,23 @@ def place(
         force_setattr(stored, "hash", previous)
         placed.append(stored)
         seq += 1
-        epoch = next_epoch(event, epoch)
+        epoch, holder = next_owner(event, epoch, holder)
         closed = closed or event.type == CLOSES_STREAM
-    return placed, Head(id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, closed=closed)
+    after = Head(
+        id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
+    )
+    return placed, after
+
+
+def head_after(head: Head, event: StoredEvent) -> Head:
+    """The head after an event that has its place already: of a copy, or of a chain that is checked."""
+    epoch, holder = next_owner(event, head.epoch, head.holder)
+    return Head(
+        id=head.id,
+        stream=head.stream,
+        version=event.version,
+        hash=event.hash,
+        epoch=epoch,
+        holder=holder,
+        closed=head.closed or event.type == CLOSES_STREAM,
+    )

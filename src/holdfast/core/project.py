@@ -88,6 +88,8 @@ def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
         "version": place.version,
         "error_version": None,
         "context_hash": None,
+        "outer_frame_id": None if facts.outer is None else ulid_bytes(facts.outer),
+        "outer_stream": facts.outer_stream,
     }
     changes: list[Change] = [Put("frames", row)]
     if facts.parent is not None:
@@ -136,6 +138,8 @@ def _spent(facts: frames.FrameSpent, place: Place) -> list[Change]:
 
 def _popped(facts: frames.FramePopped, place: Place) -> list[Change]:
     changes: list[Change] = [_frame(facts.frame, place, {"status": facts.status, "completed_at": place.at})]
+    if facts.question is not None:
+        changes.append(Drop("suspended_frames", (ulid_bytes(facts.frame),)))
     if facts.parent is not None:
         changes.append(_settle(facts.parent, facts, place))
     return changes
@@ -144,6 +148,21 @@ def _popped(facts: frames.FramePopped, place: Place) -> list[Change]:
 def _settle(parent: str, facts: frames.FramePopped | frames.ChildSettled, place: Place) -> Update:
     values: Row = {"status": "active"} if facts.wakes_parent else {}
     return _frame(parent, place, values, {**_used(facts.usage, facts.used), **_lent(-facts.granted)})
+
+
+def _child_pushed(facts: frames.ChildPushed, place: Place) -> list[Change]:
+    row: Row = {
+        "frame_id": ulid_bytes(facts.frame),
+        "child_frame_id": ulid_bytes(facts.child),
+        "child_stream": facts.child_stream,
+    }
+    lent = _frame(facts.frame, place, {"status": "waiting"}, _lent(facts.granted))
+    return [Put("frame_children", row), lent]
+
+
+def _child_settled(facts: frames.ChildSettled, place: Place) -> list[Change]:
+    gone = Drop("frame_children", (ulid_bytes(facts.frame), ulid_bytes(facts.child)))
+    return [gone, _settle(facts.frame, facts, place)]
 
 
 def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
@@ -159,6 +178,8 @@ def _suspended(facts: frames.FrameSuspended, place: Place) -> list[Change]:
         "on_expiry": facts.on_expiry,
         "until": facts.until,
         "token_id": None if facts.token is None else hex_bytes(facts.token),
+        "within": None if facts.within is None else ulid_bytes(facts.within),
+        "call_id": None if facts.call is None else ulid_bytes(facts.call),
         "answer_version": None,
     }
     changes: list[Change] = [Put("suspended_frames", row), _frame(facts.frame, place, {"status": "suspended"})]
@@ -261,8 +282,8 @@ _RULES: dict[str, Callable[[Any, Place], list[Change]]] = {
     "frame.handles_restored": lambda facts, place: _handles(facts.frame, facts.handles, None, place),
     "frame.compacted": lambda facts, place: _handles(facts.frame, facts.removed, facts.compaction, place),
     "frame.result_added": _result_added,
-    "child.pushed": lambda facts, place: [_frame(facts.frame, place, {"status": "waiting"}, _lent(facts.granted))],
-    "child.settled": lambda facts, place: [_settle(facts.frame, facts, place)],
+    "child.pushed": _child_pushed,
+    "child.settled": _child_settled,
     "question.answered": _answered,
     "question.reissued": _reissued,
     "model.requested": lambda facts, place: _requested("model", facts.model, facts, place),

@@ -28,7 +28,7 @@ def assemble(head: Head, rows: Rows) -> StreamState:
 def _assemble(head: Head, rows: Rows) -> StreamState:
     frames = {ulid_text(row["frame_id"]): dict(row) for row in rows["frames"]}
     parts: dict[str, dict[str, Any]] = {
-        id: {"reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
+        id: {"away": {}, "reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
     }
     for row in rows["frame_reservations"]:
         if row["amount"]:
@@ -40,11 +40,14 @@ def _assemble(head: Head, rows: Rows) -> StreamState:
     for row in rows["frame_calls"]:
         call = _call(row)
         parts[ulid_text(row["frame_id"])]["calls"][call.id] = call
+    for row in rows["frame_children"]:
+        parts[ulid_text(row["frame_id"])]["away"][ulid_text(row["child_frame_id"])] = row["child_stream"]
     for row in rows["suspended_frames"]:
         parts[ulid_text(row["frame_id"])]["question"] = _question(row)
     return StreamState(
         version=head.version,
         epoch=head.epoch,
+        holder=head.holder,
         closed=head.closed,
         frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
     )
@@ -82,6 +85,9 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         ),
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
+        outer=_ulid(row["outer_frame_id"]),
+        outer_stream=row["outer_stream"],
+        away=parts["away"],
         reservations=parts["reservations"],
         handles=parts["handles"],
         results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
@@ -128,6 +134,8 @@ def _question(row: Mapping[str, Any]) -> Question:
         on_expiry=row["on_expiry"],
         until=row["until"],
         token=None if row["token_id"] is None else row["token_id"].hex(),
+        within=_ulid(row["within"]),
+        call=_ulid(row["call_id"]),
         answer=row["answer_version"],
     )
 

@@ -17,6 +17,8 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     references: tuple[tuple[str, str], ...] = ()
     """(column, table) pairs: the column, if not null, must be the first key column of a row there."""
+    found_by: tuple[str, ...] = ()
+    """Columns besides the first of the key by which a row can be found cheaply: an index begins with each."""
     per_stream: bool = False
     """Whether the key is unique within a stream only, rather than within the tenant."""
 
@@ -56,8 +58,11 @@ FRAMES = Table(
         "version",
         "error_version",
         "context_hash",
+        "outer_frame_id",
+        "outer_stream",
     ),
     references=(("parent_frame_id", "frames"),),
+    found_by=("parent_frame_id",),
 )
 
 FRAME_HANDLES = Table(
@@ -85,6 +90,10 @@ FRAME_CALLS = Table(
     references=(("frame_id", "frames"),),
 )
 
+FRAME_CHILDREN = Table(
+    "frame_children", ("frame_id", "child_frame_id"), ("child_stream",), references=(("frame_id", "frames"),)
+)
+
 SUSPENDED_FRAMES = Table(
     "suspended_frames",
     ("frame_id",),
@@ -99,9 +108,12 @@ SUSPENDED_FRAMES = Table(
         "on_expiry",
         "until",
         "token_id",
+        "within",
+        "call_id",
         "answer_version",
     ),
     references=(("frame_id", "frames"),),
+    found_by=("question_id", "token_id"),
 )
 
 ARTIFACT_REFS = Table(
@@ -115,8 +127,16 @@ PROJECTIONS: tuple[Table, ...] = (
     FRAME_RESULTS,
     FRAME_RESERVATIONS,
     FRAME_CALLS,
+    FRAME_CHILDREN,
     SUSPENDED_FRAMES,
     ARTIFACT_REFS,
 )
 
+
 TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
+
+
+def check_lookup(table: str, column: str | None) -> None:
+    """Refuse a lookup that would have to read the whole table."""
+    if column is not None and column != TABLES[table].key[0] and column not in TABLES[table].found_by:
+        raise AssertionError(f"{table} cannot be found by {column}")

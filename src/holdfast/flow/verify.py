@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 
-from holdfast.core.admit import CLOSES_STREAM, TAKES_LEASE
 from holdfast.core.chain import genesis, link
 from holdfast.core.codec import decode_event
 from holdfast.core.fold import fold
@@ -80,7 +79,7 @@ class _Run:
         where = f"{tenant} {head.stream}"
         shadow = ShadowRows()
         state = StreamState()
-        previous, version, epoch, closed = genesis(tenant, head.stream), 0, 0, False
+        previous, version = genesis(tenant, head.stream), 0
         try:
             for stored in self._stored(tenant, head.stream):
                 version += 1
@@ -95,12 +94,11 @@ class _Run:
                 state = fold(state, event)
                 for change in project(event.type, event.facts, event.version, event.at):
                     shadow.apply(change)
-                epoch = event.facts.epoch if event.type == TAKES_LEASE else epoch
-                closed = closed or event.type == CLOSES_STREAM
                 self._advance()
         except Exception as error:  # noqa: BLE001
             self._found("unreadable", f"{where} after version {version}", _words(error))
-        if (head.version, head.hash, head.epoch, head.closed) != (version, previous, epoch, closed):
+        found = (version, previous, state.epoch, state.holder, state.closed)
+        if (head.version, head.hash, head.epoch, head.holder, head.closed) != found:
             self._found("head", where, "the stream's end is not that of its last event")
         self._compare(tenant, head.stream, shadow, tables)
         self._load(tenant, head.stream, state)

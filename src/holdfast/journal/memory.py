@@ -10,25 +10,25 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from holdfast.ambient import renew_in_child
-from holdfast.core.admit import CLOSES_STREAM, half_written, next_epoch, refusal, repeats
+from holdfast.core.admit import half_written, refusal, repeats
 from holdfast.core.chain import content_mac
 from holdfast.core.codec import decode_facts
-from holdfast.core.place import new_head, place
+from holdfast.core.place import head_after, new_head, place
 from holdfast.core.project import project
 from holdfast.core.states import assemble
-from holdfast.core.tables import PROJECTIONS
+from holdfast.core.tables import PROJECTIONS, TABLES, check_lookup
 from holdfast.errors import Closed, NotFound, Refused, Unsupported
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import LIVE, StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Row
+from holdfast.records.rows import Found, Row, Value
 
 Stream = tuple[str, str]
 
@@ -59,6 +59,7 @@ class MemoryJournal:
         self._ids: dict[tuple[str, bytes], int] = {}
         self._subjects: dict[str, list[Subject]] = {}
         self._artifacts: dict[tuple[str, bytes], Artifact] = {}
+        self._renewals: dict[Stream, int] = {}
         self._tables = MemoryTables()
 
     # writing
@@ -179,6 +180,37 @@ class MemoryJournal:
                 for table in PROJECTIONS
             }
             return assemble(head, rows)
+
+    def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
+        check_lookup(table, column)
+        first = TABLES[table].key[0]
+        with self._open():
+            found = [
+                (stream, row)
+                for owner, stream, row in self._tables.all(table)
+                if owner == tenant and cast(bytes, row[first]) > after and (column is None or row[column] == value)
+            ]
+        found.sort(key=lambda item: [cast(bytes, item[1][name]) for name in TABLES[table].key])
+        return found[:limit]
+
+    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
+        with self._open():
+            live = {
+                stream for owner, stream, row in self._tables.all("frames") if owner == tenant and row["status"] in LIVE
+            }
+        return sorted(stream for stream in live if stream > after)[:limit]
+
+    def renew(self, tenant: str, stream: str, epoch: int) -> bool:
+        with self._open():
+            head = self._heads.get((tenant, stream))
+            if head is None or head.epoch != epoch or head.holder is None:
+                return False
+            self._renewals[tenant, stream] = self._renewals.get((tenant, stream), 0) + 1
+            return True
+
+    def renewals(self, tenant: str, stream: str) -> int:
+        with self._open():
+            return self._renewals.get((tenant, stream), 0)
 
     def read(self, query: Query) -> list[StoredEvent]:
         with self._open():
@@ -327,14 +359,7 @@ class MemoryJournal:
                 raise Refused(f"Event {item.seq} does not follow event {len(self._events)}: this copy has a gap.")
             self._keep([item])
             self._project(item)
-            head = self._head(tenant, item.stream)
-            self._heads[tenant, item.stream] = replace(
-                head,
-                version=item.version,
-                hash=item.hash,
-                epoch=next_epoch(item, head.epoch),
-                closed=head.closed or item.type == CLOSES_STREAM,
-            )
+            self._heads[tenant, item.stream] = head_after(self._head(tenant, item.stream), item)
             return 1
         return 0
 

@@ -78,4 +78,5 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     hash: bytes
     epoch: int = 0
+    holder: str | None = None
     closed: bool = False

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.records.budget import TokenBudget
 from holdfast.records.usage import Usage
 
 FrameStatus = Literal["active", "waiting", "suspended", "completed", "failed", "cancelled"]
@@ -81,6 +82,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     on_expiry: str | None = None
     until: int | None = None
     token: str | None = None
+    within: str | None = None
+    """The question of an ancestor whose whole subtree was suspended; this one ends with that one."""
+    call: str | None = None
     answer: int | None = None
 
 
@@ -105,17 +109,27 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage(cost=0)
     error: int | None = None
     context_hash: str | None = None
+    outer: str | None = None
+    outer_stream: str | None = None
+    away: dict[str, str] = {}
+    """Live children in other streams, each with its stream."""
     reservations: dict[str, int] = {}
     handles: dict[str, Handle] = {}
     results: tuple[ResultRef, ...] = ()
     calls: dict[str, Call] = {}
     question: Question | None = None
 
+    @property
+    def tokens(self) -> TokenBudget:
+        """What this frame was granted and what became of it."""
+        return TokenBudget(granted=self.granted, used=self.used, reserved=self.reserved, lent=self.lent)
+
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream's events add up to: its version, its owner's epoch, its live frames."""
+    """What a stream's events add up to: its version, its owner and their epoch, its live frames."""
 
     version: int = 0
     epoch: int = 0
+    holder: str | None = None
     closed: bool = False
     frames: dict[str, Frame] = {}

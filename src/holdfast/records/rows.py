@@ -9,6 +9,8 @@ import msgspec
 
 Value = int | str | bytes | None
 Row = dict[str, Value]
+Found = tuple[str, Row]
+"""A row with the name of its stream."""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

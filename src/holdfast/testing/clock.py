@@ -27,6 +27,10 @@ class FrozenClock:
         """Seconds that only grow."""
         return self._monotonic
 
+    def sleep(self, seconds: float) -> None:
+        """Whoever sleeps lets time pass, at once."""
+        self.advance(round(seconds * 1000))
+
     def advance(self, milliseconds: int) -> None:
         """Let time pass."""
         if milliseconds < 0:

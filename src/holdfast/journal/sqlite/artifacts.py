@@ -22,7 +22,7 @@ _OURS = re.compile(r"[0-9a-f]{64}|\.new-.+")
 
 
 def row_digest(*values: apsw.SQLiteValue) -> bytes:
-    """Covers the columns of an artifact's row that neither its name nor the chain covers."""
+    """Covers the columns of a row that the chain does not cover, so that damage is seen."""
     return hashlib.sha256(repr(values).encode()).digest()
 
 

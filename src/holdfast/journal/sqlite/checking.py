@@ -29,6 +29,7 @@ def check(journal: SqliteJournal) -> Iterator[Finding]:
         ("subjects", _subjects),
         ("streams", _streams),
         ("artifacts", _artifacts),
+        ("leases", _leases),
         ("erasures", _erasures),
     ):
         try:
@@ -99,6 +100,11 @@ def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
 def _artifacts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant, name in connection.execute(queries()["changed_artifacts"]):
         yield Finding(kind="artifacts", where=f"{tenant} {name.hex()}", problem="its size, time or marks were changed")
+
+
+def _leases(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, stream in connection.execute(queries()["changed_leases"]):
+        yield Finding(kind="leases", where=f"{tenant} {stream}", problem="the count of its owner's signs was changed")
 
 
 def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

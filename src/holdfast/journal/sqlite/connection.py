@@ -63,7 +63,7 @@ def open_connection(
     try:
         connection.set_busy_handler(patience(busy_ms))
         connection.create_scalar_function("holdfast_mac", cast(Any, content_mac), 2, deterministic=True)
-        connection.create_scalar_function("holdfast_row", row_digest, 5, deterministic=True)
+        connection.create_scalar_function("holdfast_row", row_digest, -1, deterministic=True)
         recognise(connection, path)
         write_ahead_log(connection, busy_ms)
         durable_commits(connection, durability)

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from holdfast.core.states import assemble
-from holdfast.core.tables import TABLES
+from holdfast.core.tables import TABLES, check_lookup
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.grouping import Group, Member
 from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
@@ -21,18 +21,18 @@ from holdfast.journal.sqlite.connection import Durability, ask, create_file, req
 from holdfast.journal.sqlite.connections import Connections
 from holdfast.journal.sqlite.event_rows import read_append, stored_event
 from holdfast.journal.sqlite.schema import read_secret
-from holdfast.journal.sqlite.statements import queries
+from holdfast.journal.sqlite.statements import find, queries
 from holdfast.journal.sqlite.writing import Writing
 from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Row
+from holdfast.records.rows import Found, Row, Value
 from holdfast.records.settings import Settings
 
 _NEWEST = 2**62
 _JSON = msgspec.json.Encoder()
-_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "suspended_frames")
+_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
 
 
 class SqliteJournal:
@@ -131,6 +131,27 @@ class SqliteJournal:
             if frames:
                 rows.update(_hanging(connection, number, frames))
         return assemble(_head(stream, row), rows)
+
+    def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
+        check_lookup(table, column)
+        with self.reading() as connection:
+            values = (self._tenant(connection, tenant), after, limit, *(() if column is None else (value,)))
+            rows = ask(connection, find(TABLES[table], column), values)
+        return [(stream, dict(zip(TABLES[table].names, row, strict=True))) for stream, *row in rows]
+
+    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
+        with self.reading() as connection:
+            return [name for (name,) in ask(connection, queries()["streams_with_work"], (tenant, after, limit))]
+
+    def renew(self, tenant: str, stream: str, epoch: int) -> bool:
+        with self.writing.transaction() as connection:
+            connection.execute(queries()["renew_lease"], (tenant, stream, epoch))
+            return bool(connection.changes())
+
+    def renewals(self, tenant: str, stream: str) -> int:
+        with self.reading() as connection:
+            row = connection.execute(queries()["renewals"], (tenant, stream)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def read(self, query: Query) -> list[StoredEvent]:
         with self.reading() as connection:
@@ -233,7 +254,7 @@ class SqliteJournal:
 
 
 def _head(stream: str, row: Sequence[Any]) -> Head:
-    return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], closed=bool(row[4]))
+    return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], holder=row[4], closed=bool(row[5]))
 
 
 def _types(query: Query) -> str | None:

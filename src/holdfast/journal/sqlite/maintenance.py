@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast.core.admit import CLOSES_STREAM, next_epoch
 from holdfast.core.codec import decode_facts
-from holdfast.core.place import new_head
+from holdfast.core.place import head_after, new_head
 from holdfast.core.project import project
 from holdfast.core.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
@@ -192,14 +191,7 @@ class _Copy:
         head = self._heads.get(place)
         if head is None:
             head = new_head(tenant, event.stream, len(self._heads) + 1)
-        after = Head(
-            id=head.id,
-            stream=event.stream,
-            version=event.version,
-            hash=event.hash,
-            epoch=next_epoch(event, head.epoch),
-            closed=head.closed or event.type == CLOSES_STREAM,
-        )
+        after = head_after(head, event)
         if place not in self._heads:
             self._connection.execute(queries()["insert_stream"], stream_row(number, after))
         self._heads[place] = after
@@ -212,5 +204,5 @@ class _Copy:
 
     def finish(self) -> None:
         for (tenant, _), head in self._heads.items():
-            values = (head.version, head.hash, head.epoch, head.closed, self._tenants[tenant], head.id)
+            values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)

@@ -60,12 +60,18 @@ class Plan:
     def _read(self, batches: Sequence[Batch], sql: str) -> None:
         wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
         found = ask(self._connection, sql, (_JSON.encode(wanted).decode(),))
-        for index, tenant, stream, version, head, epoch, closed, keyed, last, streams, secret in found:
+        for index, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
             name, stream_name, key = wanted[index]
             self._tenants[name] = tenant
             if stream is not None:
                 self._heads[name, stream_name] = Head(
-                    id=stream, stream=stream_name, version=version, hash=head, epoch=epoch, closed=bool(closed)
+                    id=stream,
+                    stream=stream_name,
+                    version=version,
+                    hash=head,
+                    epoch=epoch,
+                    holder=holder,
+                    closed=bool(closed),
                 )
             if keyed is not None and key is not None:
                 self._keys[name, stream_name, key] = keyed
@@ -212,7 +218,8 @@ class Plan:
             if is_new:
                 fresh.append(stream_row(self._tenants[tenant], head))
             else:
-                moved.append((head.version, head.hash, head.epoch, head.closed, self._tenants[tenant], head.id))
+                owner = (head.epoch, head.holder, head.closed)
+                moved.append((head.version, head.hash, *owner, self._tenants[tenant], head.id))
         if fresh:
             self._connection.executemany(queries()["insert_stream"], fresh)
         self._connection.executemany(queries()["insert_event"], self._events)

@@ -78,6 +78,7 @@ class FramePopped(Facts, frozen=True):
     used: int = 0
     wakes_parent: bool = False
     cascade: bool = False
+    question: str | None = None
 
 
 class OutcomeContent(Content, frozen=True):
@@ -102,7 +103,7 @@ class FrameSuspended(Facts, frozen=True):
     until: int | None = None
     token: str | None = None
     call: str | None = None
-    subtree: bool = False
+    within: str | None = None
 
 
 class QuestionContent(Content, frozen=True):

@@ -3,7 +3,7 @@
 -- name: wanted_heads
 -- What the whole group needs to know: for each part in the JSON array [[tenant, stream, key], …]
 -- its stream's head and the event that its key stands for.
-SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.closed, k.version,
+SELECT j.key, t.id, s.id, s.version, s.head, s.epoch, s.holder, s.closed, k.version,
     (SELECT max(seq) FROM events), (SELECT max(id) FROM streams), (SELECT value FROM meta WHERE name = 'secret')
 FROM json_each(?) AS j
 LEFT JOIN tenants AS t ON t.name = j.value ->> 0
@@ -14,11 +14,11 @@ LEFT JOIN events AS k ON k.tenant = t.id AND k.stream = s.id AND k.key = j.value
 INSERT INTO tenants (id, name) VALUES (?, ?)
 
 -- name: insert_stream
-INSERT INTO streams (id, tenant, name, actor_id, session_id, thread_id, version, head, epoch, closed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO streams (id, tenant, name, actor_id, session_id, thread_id, version, head, epoch, holder, closed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: update_stream
-UPDATE streams SET version = ?, head = ?, epoch = ?, closed = ? WHERE tenant = ? AND id = ?
+UPDATE streams SET version = ?, head = ?, epoch = ?, holder = ?, closed = ? WHERE tenant = ? AND id = ?
 
 -- name: insert_event
 INSERT INTO events (seq, tenant, stream, version, event_id, timestamp, event_type, schema, key, rest, epoch, origin,
@@ -47,12 +47,12 @@ SET body = CASE WHEN erased = 1 THEN excluded.body ELSE body END, file = max(fil
     digest = holdfast_row(name, excluded.size, placed_at, max(file, excluded.file), excluded.erased)
 
 -- name: head
-SELECT s.id, s.version, s.head, s.epoch, s.closed
+SELECT s.id, s.version, s.head, s.epoch, s.holder, s.closed
 FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
 WHERE t.name = ? AND s.name = ?
 
 -- name: heads
-SELECT s.id, s.name, s.version, s.head, s.epoch, s.closed
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed
 FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
 WHERE t.name = ? AND s.name > ? ORDER BY s.name LIMIT ?
 
@@ -60,12 +60,39 @@ WHERE t.name = ? AND s.name > ? ORDER BY s.name LIMIT ?
 SELECT * FROM frames INDEXED BY idx_frames_actor
 WHERE tenant = ? AND stream = ? AND status IN ('active', 'waiting', 'suspended')
 
+-- name: streams_with_work
+SELECT DISTINCT s.name FROM frames AS f INDEXED BY idx_frames_actor
+JOIN streams AS s ON s.id = f.stream
+WHERE f.tenant = (SELECT id FROM tenants WHERE name = ?1) AND f.status IN ('active', 'waiting', 'suspended')
+    AND s.name > ?2
+ORDER BY s.name LIMIT ?3
+
+-- name: renew_lease
+-- Only whoever owns the stream under this epoch gives signs of life; counts what it changed.
+INSERT INTO leases (tenant, stream, renewals, digest)
+SELECT s.tenant, s.id, 1, holdfast_row(s.tenant, s.id, 1)
+FROM streams AS s JOIN tenants AS t ON t.id = s.tenant
+WHERE t.name = ?1 AND s.name = ?2 AND s.epoch = ?3 AND s.holder IS NOT NULL
+ON CONFLICT (tenant, stream) DO UPDATE
+SET renewals = renewals + 1, digest = holdfast_row(tenant, stream, renewals + 1)
+
+-- name: renewals
+SELECT l.renewals FROM leases AS l
+JOIN streams AS s ON s.id = l.stream JOIN tenants AS t ON t.id = s.tenant
+WHERE t.name = ? AND s.name = ?
+
+-- name: changed_leases
+SELECT t.name, s.name FROM leases AS l
+LEFT JOIN streams AS s ON s.id = l.stream LEFT JOIN tenants AS t ON t.id = s.tenant
+WHERE l.digest <> holdfast_row(l.tenant, l.stream, l.renewals)
+
 -- name: frame_parts
 -- Everything that hangs on the frames in the JSON array of hex ids, table by table.
 SELECT * FROM frame_handles WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
 SELECT * FROM frame_results WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
 SELECT * FROM frame_reservations WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
 SELECT * FROM frame_calls WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
+SELECT * FROM frame_children WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
 SELECT * FROM suspended_frames WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2))
 
 -- name: events_of_stream

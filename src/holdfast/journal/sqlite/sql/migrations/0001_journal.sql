@@ -27,6 +27,16 @@ CREATE TABLE erasures (
     PRIMARY KEY (tenant, subject)
 ) STRICT, WITHOUT ROWID;
 
+-- Signs of life of whoever owns a stream. Who that is, and under which epoch, is in the stream itself.
+CREATE TABLE leases (
+    tenant   INTEGER NOT NULL,
+    stream   INTEGER NOT NULL,
+    renewals INTEGER NOT NULL,
+    digest   BLOB NOT NULL,
+    PRIMARY KEY (tenant, stream),
+    FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id)
+) STRICT, WITHOUT ROWID;
+
 -- journal ---------------------------------------------------------------------------
 
 CREATE TABLE tenants (
@@ -54,6 +64,7 @@ CREATE TABLE streams (
     version    INTEGER NOT NULL CHECK (version > 0),
     head       BLOB NOT NULL CHECK (length(head) = 32),
     epoch      INTEGER NOT NULL,
+    holder     TEXT,
     closed     INTEGER NOT NULL CHECK (closed IN (0, 1)),
     UNIQUE (tenant, name),
     UNIQUE (tenant, id)
@@ -171,6 +182,8 @@ CREATE TABLE frames (
     version             INTEGER NOT NULL,
     error_version       INTEGER,
     context_hash        BLOB,
+    outer_frame_id      BLOB,
+    outer_stream        TEXT,
     PRIMARY KEY (tenant, frame_id),
     FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id),
     FOREIGN KEY (tenant, parent_frame_id) REFERENCES frames (tenant, frame_id)
@@ -238,6 +251,17 @@ CREATE TABLE frame_calls (
     FOREIGN KEY (tenant, frame_id) REFERENCES frames (tenant, frame_id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
+-- Live children in other streams.
+CREATE TABLE frame_children (
+    tenant         INTEGER NOT NULL,
+    stream         INTEGER NOT NULL,
+    frame_id       BLOB NOT NULL,
+    child_frame_id BLOB NOT NULL,
+    child_stream   TEXT NOT NULL,
+    PRIMARY KEY (tenant, frame_id, child_frame_id),
+    FOREIGN KEY (tenant, frame_id) REFERENCES frames (tenant, frame_id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
 -- One live suspension per frame. `token_id` is the hash of a link token, never the token.
 CREATE TABLE suspended_frames (
     tenant         INTEGER NOT NULL,
@@ -253,6 +277,8 @@ CREATE TABLE suspended_frames (
     on_expiry      TEXT,
     until          INTEGER,
     token_id       BLOB,
+    within         BLOB,
+    call_id        BLOB,
     answer_version INTEGER,
     PRIMARY KEY (tenant, frame_id),
     UNIQUE (tenant, question_id),
