@@ -18,7 +18,7 @@ import msgspec
 from bench.journals import ACTING, fresh
 from bench.report import Line, at_most
 from bench.workload import pushed
-from holdfast.flow.change import Decided, States, change
+from holdfast.flow.change import Drafts, States, change
 from holdfast.ports import Ports
 
 TITLE = "Many scopes through the cache of 1,000"
@@ -44,8 +44,8 @@ def walk(ports: Ports, count: int) -> Iterator[int]:
     for number in range(count):
         stream = f"actor/scope-{number}"
 
-        def decide(states: States, stream: str = stream) -> list[Decided]:
-            return [Decided(stream=stream, events=(pushed(ports.ids),), expected=states[stream].version)]
+        def decide(states: States, stream: str = stream) -> Drafts:
+            return {stream: [pushed(ports.ids)]}
 
         change(ports, ACTING, [stream], decide)
         yield number + 1

@@ -25,7 +25,7 @@ from bench.journals import ACTING, folder, journal, raw_insert, sync_seconds
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL, pushed
 from holdfast.client import Holdfast
-from holdfast.flow.change import Decided, States, append, change, sealed_batch
+from holdfast.flow.change import Decided, append, change, sealed_batch
 from holdfast.ports import Ports
 
 TITLE = "Append of one event with its rows, chain and FULL commit"
@@ -60,7 +60,7 @@ def ways(ports: Ports) -> dict[str, Way]:
         return [Decided(stream=f"actor/{name}-{next(numbers) % STREAMS}", events=(pushed(ports.ids),), key=key)]
 
     def decide_and_push(stream: str) -> object:
-        return change(ports, ACTING, [stream], lambda states: _push_after(ports, stream, states))
+        return change(ports, ACTING, [stream], lambda states: {stream: [pushed(ports.ids)]})
 
     return {
         PUSH: Way(lambda: push("push"), lambda decided: append(ports, ACTING, decided)),
@@ -68,10 +68,6 @@ def ways(ports: Ports) -> dict[str, Way]:
         CHANGE: Way(lambda: f"actor/change-{next(numbers)}", decide_and_push),
         APP: Way(lambda: f"actor/app-{next(numbers) % STREAMS}", lambda at: view.append(at, "app.noted", content)),
     }
-
-
-def _push_after(ports: Ports, stream: str, states: States) -> list[Decided]:
-    return [Decided(stream=stream, events=(pushed(ports.ids),), expected=states[stream].version)]
 
 
 def each(way: Way, times: int) -> Contender:

@@ -6,6 +6,8 @@ import os
 import threading
 import time
 import weakref
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.chain import SALT_BYTES
@@ -51,6 +53,48 @@ class SystemIds:
         """Parent and child must not count on from the same id."""
         self._lock = threading.Lock()
         self._previous = 0
+
+
+class ProcessName:
+    """Who this process is, for others to see: a place, a number and a start that no other process shares."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A child is somebody else."""
+        self.name = f"{_place()}:{os.getpid()}:{_started(os.getpid())}:{os.urandom(4).hex()}"
+
+    def surely_gone(self, name: str) -> bool:
+        """Whether a process of this very machine is known to have ended; of any other, nothing is known."""
+        pieces = name.split(":")
+        if len(pieces) != 4 or pieces[0] != _place() or pieces[0] == _UNKNOWN or name == self.name:
+            return False
+        return _started(int(pieces[1])) != pieces[2]
+
+
+_UNKNOWN = "elsewhere"
+
+
+@cache
+def _place() -> str:
+    """This boot of this machine and this space of process numbers; unknown where Linux does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return _UNKNOWN
+    return f"{boot}-{space}"
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot; nothing if there is none (a zombie has ended, too)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
 class Renewable(Protocol):

@@ -15,6 +15,8 @@ import msgspec
 from holdfast.ambient import SystemClock, SystemIds
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
+from holdfast.flow.leases import Leases
+from holdfast.flow.observers import Observers
 from holdfast.flow.reading import check_cursor
 from holdfast.flow.states import StateCache
 from holdfast.ports import Clock, Ids, Journal, Ports
@@ -42,7 +44,9 @@ def settings_from_environment(environment: dict[str, str] | None = None) -> Sett
     return Settings(**given)
 
 
-_AT_LEAST_ONE = frozenset({"event_bytes", "nesting", "group_members", "group_bytes"})
+_AT_LEAST_ONE = frozenset(
+    {"event_bytes", "nesting", "group_members", "group_bytes", "lease_ms", "default_context_tokens"}
+)
 
 
 def check_settings(settings: Settings) -> Settings:
@@ -116,6 +120,8 @@ def assemble(journal: Journal, settings: Settings, clock: Clock | None = None, i
         ids=ids or SystemIds(clock),
         states=StateCache(settings.cached_streams),
         settings=settings,
+        leases=Leases(journal, clock, settings.lease_ms),
+        observers=Observers(),
     )
 
 

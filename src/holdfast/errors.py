@@ -7,19 +7,41 @@
     │   ├── NotFound            no such stream, event, artifact or file
     │   ├── StreamClosed        the stream was ended for good
     │   ├── NotAJournal         the path holds something else
-    │   └── NewerSchema         written by a later release
+    │   ├── NewerSchema         written by a later release
+    │   ├── FrameNotFound       no such frame; ParentNotFound for a parent (both also NotFound)
+    │   ├── DuplicateFrame      this id is another frame's
+    │   ├── InvalidTransition   a frame cannot go from this status to that one
+    │   │   ├── FrameEnded          it is completed, failed or cancelled, and that is final
+    │   │   ├── FrameSuspended      it waits for an answer; `question` names it
+    │   │   ├── ParentNotActive     nothing can be pushed below it now
+    │   │   ├── HasLiveChildren     its children must end first
+    │   │   └── HasOpenCalls        calls were begun and not ended
+    │   ├── LimitExceeded       a limit of the frame or of its ancestors
+    │   │   ├── MaxDepthExceeded    too many frames inside one another
+    │   │   ├── ToolCallLimitExceeded
+    │   │   ├── DeadlineExceeded    its time is over
+    │   │   └── InsufficientTokens  more than is available; BudgetExhausted if nothing is left
+    │   ├── CallNotFound        no such call is open
+    │   └── QuestionNotFound    no such question; the other errors about questions:
+    │       ├── AlreadyAnswered     one question, one answer
+    │       ├── TokenNotFound       forged, used or replaced
+    │       └── QuestionExpired     it came too late
     ├── Conflict            another writer won; reload and try again
     │   ├── VersionConflict     the stream has moved on
     │   ├── KeyReused           this key already stands for something else
-    │   └── StaleEpoch          someone else owns the stream now
+    │   ├── StaleEpoch          someone else owns the stream now
+    │   └── NotOwner            another process works on this actor; take over with resume_actor
     ├── Unavailable         retry later; nothing was written
     │   ├── Busy                another process holds the write lock
     │   ├── StorageFull         the disk or the quota is full
     │   ├── ReadOnly            the file or folder cannot be written
+    │   ├── ActorBusy           another process works on this actor and shows signs of life
+    │   ├── Draining            this client takes no new work
     │   └── Closed              this client was closed
     ├── OutcomeUnknown      it may or may not be stored; retry with the same key
     ├── Unsupported         this backend does not declare the capability
     ├── Corrupt             stop, run `holdfast verify`
+    ├── Waiting             the work stopped to wait for an answer; `question` names it
     └── EffectFailed        a model or tool failed; the failure is journaled too
 
 The docstring of an error is its default message and says what to do. No driver
@@ -66,6 +88,102 @@ class NewerSchema(Refused):
     """This journal was written by a later release of holdfast. Upgrade holdfast to open it."""
 
 
+class FrameNotFound(NotFound):
+    """There is no such frame. Check its id and the tenant."""
+
+
+class ParentNotFound(FrameNotFound):
+    """There is no such frame to push below. Check the parent's id and the tenant."""
+
+
+class DuplicateFrame(Refused):
+    """A frame with this id exists and is not the same. Use a new id, or none."""
+
+
+class InvalidTransition(Refused):
+    """The frame cannot go from its status to that one."""
+
+    def __init__(self, message: str | None = None, *, before: str = "", after: str = "") -> None:
+        self.before, self.after = before, after
+        super().__init__(message)
+
+
+class FrameEnded(InvalidTransition):
+    """The frame has ended, and that is final. Push a new one."""
+
+
+class FrameSuspended(InvalidTransition):
+    """The frame waits for an answer. Answer its question, then resume it."""
+
+    def __init__(self, message: str | None = None, *, question: str = "") -> None:
+        self.question = question
+        super().__init__(message, before="suspended")
+
+
+class ParentNotActive(InvalidTransition):
+    """The parent is suspended or has ended, so nothing can be pushed below it."""
+
+
+class HasLiveChildren(InvalidTransition):
+    """The frame has live children. End them first, or fail or cancel the frame, which cancels them too."""
+
+
+class HasOpenCalls(InvalidTransition):
+    """Calls of this frame were begun and not ended. End them, or fail or cancel the frame."""
+
+
+class LimitExceeded(Refused):
+    """A limit of the frame or of its ancestors was reached."""
+
+
+class MaxDepthExceeded(LimitExceeded):
+    """The frame is at its depth limit. Do the work in it, or raise `limits.depth` of its root."""
+
+
+class ToolCallLimitExceeded(LimitExceeded):
+    """The frame has made all the tool calls it may. End it, or raise its limits."""
+
+
+class DeadlineExceeded(LimitExceeded):
+    """The frame's time is over. End it; work that was begun can still be recorded."""
+
+
+class InsufficientTokens(LimitExceeded):
+    """The frame has fewer tokens available than were asked for."""
+
+    def __init__(self, message: str | None = None, *, requested: int = 0, available: int = 0) -> None:
+        self.requested, self.available = requested, available
+        super().__init__(message)
+
+
+class BudgetExhausted(InsufficientTokens):
+    """The frame's budget is spent. End it, release a reservation, or push work with a larger grant."""
+
+    def __init__(self, message: str | None = None, *, left: int = 0) -> None:
+        self.left = left
+        super().__init__(message, requested=1, available=left)
+
+
+class CallNotFound(NotFound):
+    """No such call is open in this frame. It was ended already, or never begun."""
+
+
+class QuestionNotFound(NotFound):
+    """There is no such open question. Its frame was resumed or has ended, or the id is wrong."""
+
+
+class AlreadyAnswered(QuestionNotFound):
+    """This question has an answer already, and one question has one answer."""
+
+
+class TokenNotFound(QuestionNotFound):
+    """This token opens nothing: it was used, replaced by a newer one, or never issued."""
+
+
+class QuestionExpired(QuestionNotFound):
+    """The answer came after the question's time. Ask again, or issue a new token."""
+
+
 class Conflict(HoldfastError):
     """Another writer was first and nothing was written. Reload and try again."""
 
@@ -96,6 +214,10 @@ class StaleEpoch(Conflict):
         )
 
 
+class NotOwner(Conflict):
+    """Another process works on this actor. Wait for it, or take over with resume_actor once it is gone."""
+
+
 class Unavailable(HoldfastError):
     """The journal cannot do this now and nothing was written. Try again later."""
 
@@ -112,6 +234,14 @@ class ReadOnly(Unavailable):
     """The journal cannot be written here. Check the permissions of the file and of its folder."""
 
 
+class ActorBusy(Busy):
+    """Another process works on this actor and shows signs of life. Try again later, or use another actor."""
+
+
+class Draining(Unavailable):
+    """This client is shutting down and takes no new work. Push it elsewhere."""
+
+
 class Closed(Unavailable):
     """This client is closed. Open a new one."""
 
@@ -126,6 +256,14 @@ class Unsupported(HoldfastError):
 
 class Corrupt(HoldfastError):
     """Stored data is damaged. Stop writing, run `holdfast verify`, and restore from a backup."""
+
+
+class Waiting(HoldfastError):
+    """The work stopped to wait for an answer. Answer the question, then run the same code again."""
+
+    def __init__(self, message: str | None = None, *, question: str = "") -> None:
+        self.question = question
+        super().__init__(message)
 
 
 class EffectFailed(HoldfastError):

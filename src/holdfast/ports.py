@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.records.batches import Appended, Artifact, Batch, Head
-from holdfast.records.events.envelope import Sealed, Source, StoredEvent, Trust
+from holdfast.records.events.envelope import Draft, Event, Sealed, Source, StoredEvent, Trust
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
 from holdfast.records.rows import Found, Row, Value
@@ -147,6 +147,45 @@ class States(Protocol):
     def locked(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
 
 
+class Leases(Protocol):
+    """Which streams this process owns, and whether others still work on theirs."""
+
+    draining: bool
+
+    @property
+    def name(self) -> str: ...
+
+    def epoch(self, tenant: str, stream: str, state: StreamState) -> int: ...
+
+    def holds(self, tenant: str, stream: str) -> bool: ...
+
+    def users(self) -> int: ...
+
+    def wanted(self, tenant: str, stream: str, state: StreamState) -> list[Draft]: ...
+
+    def released(self, tenant: str, stream: str) -> list[Draft]: ...
+
+    def taken(self, tenant: str, stream: str, epoch: int) -> None: ...
+
+    def left(self, tenant: str, stream: str) -> None: ...
+
+    def lost(self, tenant: str, stream: str) -> None: ...
+
+    def await_free(self, tenant: str, stream: str, state: StreamState) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Observers(Protocol):
+    """Callbacks of this process, told after a commit."""
+
+    def wanted(self, tenant: str, type_name: str) -> bool: ...
+
+    def tell(self, event: Event) -> None: ...
+
+    def add(self, tenant: str, pattern: str, callback: Callable[[Event], object]) -> Callable[[], None]: ...
+
+
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a flow may touch."""
 
@@ -155,6 +194,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     ids: Ids
     states: States
     settings: Settings
+    leases: Leases
+    observers: Observers
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):

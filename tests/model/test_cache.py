@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import OutcomeUnknown, Unavailable, VersionConflict
+from holdfast.errors import OutcomeUnknown, Refused, Unavailable, VersionConflict
 from holdfast.flow import change as changing
-from holdfast.flow.change import Decided, change, state_of
+from holdfast.flow.change import change, state_of
 from holdfast.flow.states import StateCache
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
@@ -58,10 +58,9 @@ class Flaky:
 def push_one(writer: Writer) -> Appended:
     """Push a frame at the version that was loaded."""
 
-    def decide(states: changing.States) -> Sequence[Decided]:
-        return [Decided(stream=ACTOR, events=(pushed(writer),), expected=states[ACTOR].version)]
-
-    return change(writer.ports, writer.acting, [ACTOR], decide)
+    appended = change(writer.ports, writer.acting, [ACTOR], lambda states: {ACTOR: [pushed(writer)]}).appended
+    assert appended is not None
+    return appended
 
 
 def test_what_was_written_is_not_read_back() -> None:
@@ -122,19 +121,20 @@ def test_a_decision_overtaken_by_another_process_is_made_again(tmp_path: Path) -
         writer.ports.journal.close()
 
 
-def test_a_caller_who_insists_on_a_version_is_told_at_once() -> None:
+def test_a_refusal_counts_only_on_a_state_that_was_just_loaded() -> None:
     writer = Writer(MemoryJournal())
-    decisions = []
+    push_one(writer)
+    seen = []
 
-    def decide(states: changing.States) -> Sequence[Decided]:
-        decisions.append(1)
-        return [Decided(stream=ACTOR, events=(pushed(writer),), expected=9)]
+    def decide(states: changing.States) -> changing.Drafts:
+        seen.append(states[ACTOR].version)
+        raise Refused("no")
 
-    for insist, tries in ((True, 1), (False, changing.DECISIONS)):
-        decisions.clear()
-        with pytest.raises(VersionConflict):
-            change(writer.ports, writer.acting, [ACTOR], decide, insist=insist)
-        assert len(decisions) == tries
+    other = Writer(writer.ports.journal)
+    push_one(other)
+    with pytest.raises(Refused, match="no"):
+        change(writer.ports, writer.acting, [ACTOR], decide)
+    assert seen == [1, 2]
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 3, 1000])
@@ -154,9 +154,9 @@ def test_answers_are_the_same_with_and_without_the_cache(capacity: int) -> None:
     assert len(writer.ports.states) <= capacity  # type: ignore[arg-type]
 
 
-def _next(stream: str, story: Story) -> Callable[[changing.States], Sequence[Decided]]:
+def _next(stream: str, story: Story) -> Callable[[changing.States], changing.Drafts]:
     drafts = tuple(story.step())
-    return lambda states: [Decided(stream=stream, events=drafts, expected=states[stream].version)]
+    return lambda states: {stream: drafts}
 
 
 def test_the_least_recently_used_goes_first_and_an_older_state_never_replaces_a_newer() -> None:

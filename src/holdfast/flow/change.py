@@ -2,23 +2,37 @@
 
 Nothing reads back what it just wrote: the state after a commit is folded from the events
 that were committed. When another process was first, the state is loaded anew and decided
-again, unless the caller insisted on a version.
+again. Nobody is refused because of a state that
+was only remembered: before a refusal counts, the state is loaded anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.codec import seal
+from holdfast.core.admit import TAKES_LEASE, is_owner
+from holdfast.core.codec import decode_event, seal
 from holdfast.core.fold import fold_facts
-from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable, VersionConflict
+from holdfast.errors import (
+    HoldfastError,
+    InvalidValue,
+    KeyReused,
+    OutcomeUnknown,
+    Refused,
+    StaleEpoch,
+    Unavailable,
+    VersionConflict,
+)
 from holdfast.ports import Acting, Ports
-from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part
-from holdfast.records.events.envelope import Draft, Source
+from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
+from holdfast.records.catalogue import known_type
+from holdfast.records.events.envelope import Draft, Event, Source
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import check_id, check_key, ulid_text
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
@@ -26,6 +40,7 @@ DECISIONS = 5
 SURE = 3
 
 States = Mapping[str, StreamState]
+Drafts = Mapping[str, Sequence[Draft]]
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,25 +53,175 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
 
 
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. `repeated` says that an earlier call with the key had done it."""
+
+    appended: Appended | None
+    facts: tuple[tuple[str, Any], ...] = ()
+    """Type and facts of each event in the first stream, as they are stored."""
+    repeated: bool = False
+
+    def first(self, type_name: str) -> Any:
+        """The facts of the last event of a type: what the caller asked for comes after what it entails."""
+        return next(facts for name, facts in reversed(self.facts) if name == type_name)
+
+
 def change(
     ports: Ports,
     acting: Acting,
     streams: Sequence[str],
-    decide: Callable[[States], Sequence[Decided]],
+    decide: Callable[[States], Drafts],
     *,
-    insist: bool = False,
-) -> Appended:
-    """Decide on the states of some streams and write the outcome, atomically."""
-    with ports.states.locked(acting.tenant, streams):
-        for attempt in range(1, DECISIONS + 1):
-            states = {stream: state_of(ports, acting, stream) for stream in streams}
-            decided = decide(states)
+    key: str | None = None,
+    same: Callable[[list[Event]], bool] | None = None,
+    needs: Callable[[States], Sequence[str]] | None = None,
+) -> Changed:
+    """Decide on the states of some streams and write the outcome, atomically.
+
+    The key belongs to the first stream. `same` says whether what it stands for is what is asked
+    for now, which decisions alone cannot say: they depend on the state. `needs` names further
+    streams once the first are known.
+    """
+    key = None if key is None else check_key(key)
+    try:
+        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs)
+    except (Refused, KeyReused):
+        earlier = None if key is None else _earlier(ports, acting, streams[0], key, same)
+        if earlier is None:
+            raise
+        return earlier
+    for event in tell:
+        ports.observers.tell(event)
+    return changed
+
+
+def _change(
+    ports: Ports,
+    acting: Acting,
+    wanted: tuple[str, ...],
+    decide: Callable[[States], Drafts],
+    key: str | None,
+    needs: Callable[[States], Sequence[str]] | None,
+) -> tuple[Changed, list[Event]]:
+    attempt, fresh = 1, False
+    while True:
+        with ports.states.locked(acting.tenant, wanted):
+            if fresh:
+                for stream in wanted:
+                    ports.states.drop(acting.tenant, stream)
+            states = {stream: state_of(ports, acting, stream) for stream in wanted}
+            more = () if needs is None else tuple(name for name in needs(states) if name not in wanted)
+            if more:
+                wanted += more
+                continue
             try:
-                return _write(ports, acting, decided, states)
-            except VersionConflict:
-                if insist or attempt == DECISIONS:
+                decided = _decided(ports, acting, decide(states), states, wanted[0], key)
+            except HoldfastError:
+                if fresh:
                     raise
-    raise AssertionError("unreachable")
+                fresh = True
+                continue
+            try:
+                return _write_decided(ports, acting, decided, states, wanted[0], key)
+            except (VersionConflict, StaleEpoch) as error:
+                if attempt == DECISIONS or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
+                    raise
+                attempt += 1
+                fresh = True
+
+
+def _lost(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
+    """Whether it was a lease of ours that somebody took over: then it is lost for good."""
+    held = ports.leases.holds(acting.tenant, error.stream)
+    ports.leases.lost(acting.tenant, error.stream)
+    return held
+
+
+def _decided(
+    ports: Ports, acting: Acting, drafts: Drafts, states: States, first: str, key: str | None
+) -> list[Decided]:
+    found = []
+    for stream, events in drafts.items():
+        if not events:
+            continue
+        state = states[stream]
+        epoch = 0
+        if events[0].type == TAKES_LEASE:
+            epoch = state.epoch
+        elif any(is_owner(event.type) for event in events):
+            epoch = ports.leases.epoch(acting.tenant, stream, state)
+        found.append(
+            Decided(
+                stream=stream,
+                events=tuple(events),
+                expected=state.version,
+                key=key if stream == first else None,
+                epoch=epoch,
+            )
+        )
+    return found
+
+
+def _write_decided(
+    ports: Ports, acting: Acting, decided: list[Decided], states: States, first: str, key: str | None
+) -> tuple[Changed, list[Event]]:
+    if not decided:
+        return Changed(appended=None), []
+    batch = sealed_batch(ports, acting, decided)
+    appended = _append(ports, acting, decided, batch, states)
+    if appended.repeated and key is not None:
+        stored = [decode_event(event) for event in ports.journal.by_key(acting.tenant, first, key)]
+        return Changed(appended=appended, facts=_facts(stored), repeated=True), []
+    mine = [(draft.type, draft.facts) for part in decided if part.stream == first for draft in part.events]
+    return Changed(appended=appended, facts=tuple(mine)), told(ports, acting, decided, batch, appended)
+
+
+def _facts(events: Sequence[Event]) -> tuple[tuple[str, Any], ...]:
+    return tuple((event.type, event.facts) for event in events)
+
+
+def _earlier(
+    ports: Ports, acting: Acting, stream: str, key: str, same: Callable[[list[Event]], bool] | None
+) -> Changed | None:
+    """The answer given before, if the key stands for what is asked for now."""
+    stored = ports.journal.by_key(acting.tenant, stream, key)
+    if not stored:
+        return None
+    events = [decode_event(event) for event in stored]
+    if same is None or not same(events):
+        raise KeyReused(
+            f"Key {key!r} of {stream} already stands for {', '.join(event.type for event in events)} at version "
+            f"{events[0].version}, asked for in another way. Use a new key for a new operation."
+        )
+    placed = Placed(stream=stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+    return Changed(appended=Appended(parts=(placed,), repeated=True), facts=_facts(events), repeated=True)
+
+
+def told(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, appended: Appended) -> list[Event]:
+    """What was just committed, as events, as far as anybody wants to hear of it."""
+    found: list[Event] = []
+    for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
+        for offset, (draft, event) in enumerate(zip(part.events, sealed.events, strict=True)):
+            if ports.observers.wanted(acting.tenant, draft.type):
+                found.append(
+                    Event(
+                        seq=placed.seq - (len(part.events) - 1 - offset),
+                        tenant=acting.tenant,
+                        stream=part.stream,
+                        version=placed.first + offset,
+                        id=ulid_text(event.id),
+                        at=event.at,
+                        type=draft.type,
+                        schema=known_type(draft.type).schema,
+                        facts=draft.facts,
+                        content=draft.content,
+                        key=None if offset else part.key,
+                        origin=acting.origin,
+                        trust=acting.trust,
+                        app=__version__,
+                    )
+                )
+    return found
 
 
 def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
@@ -71,17 +236,15 @@ def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
 
 def append(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Appended:
     """Write what needs no decision: inbox events, or events whose writer gave a version."""
-    return _write(ports, acting, decided, {}, artifacts)
-
-
-def _write(
-    ports: Ports,
-    acting: Acting,
-    decided: Sequence[Decided],
-    states: States,
-    artifacts: Sequence[Artifact] = (),
-) -> Appended:
     batch = sealed_batch(ports, acting, decided, artifacts)
+    appended = _append(ports, acting, decided, batch, {})
+    if not appended.repeated:
+        for event in told(ports, acting, decided, batch, appended):
+            ports.observers.tell(event)
+    return appended
+
+
+def _append(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, states: States) -> Appended:
     try:
         appended = _surely(ports, batch)
     except BaseException:
@@ -130,7 +293,7 @@ def _for_subject(draft: Draft, acting: Acting) -> Draft:
     if draft.subject is not None:
         check_id(draft.subject, "subject")
     elif acting.user is not None and (draft.content is not None or draft.facts.artifacts):
-        return msgspec.structs.replace(draft, subject=acting.user)
+        return replace(draft, subject=acting.user)
     return draft
 
 

@@ -26,6 +26,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_ms: int = 30_000
     """How long to wait for another process's write lock. `HOLDFAST_BUSY_MS`"""
 
+    lease_ms: int = 10_000
+    """How long an owner may give no sign of life before others take over. `HOLDFAST_LEASE_MS`"""
+
+    default_context_tokens: int = 4_000
+    """Context limit of a frame that is pushed without limits. `HOLDFAST_DEFAULT_CONTEXT_TOKENS`"""
+
     group_members: int = 64
     """Callers that share one commit, at most. `HOLDFAST_GROUP_MEMBERS`"""
 

@@ -43,6 +43,17 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
     """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
+    if connection.in_transaction:
+        return _recognise(connection, path)
+    # Of one moment: while another process makes this very file, it is empty or a journal, never in between.
+    connection.execute("BEGIN")
+    try:
+        return _recognise(connection, path)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _recognise(connection: apsw.Connection, path: Path) -> int:
     application = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
     if application == APPLICATION_ID:

@@ -1,0 +1,91 @@
+"""Handles and results: what a frame can show, and what it produced. Detaching is reversible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from holdfast.core.decide.amounts import whole
+from holdfast.core.stack import live_frame
+from holdfast.errors import InvalidValue, NotFound
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import TRUST_LEVELS, Draft
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.frames import PRIORITY_SCORE, HandleKind, StreamState
+from holdfast.records.ids import check_id
+
+KINDS: tuple[str, ...] = get_args(HandleKind)
+
+
+def add_handle(
+    state: StreamState,
+    frame_id: str,
+    handle_id: str,
+    kind: str,
+    *,
+    priority: str = "medium",
+    tokens: int | None = None,
+    trust: str | None = None,
+    call: str | None = None,
+    content: frames.HandleContent,
+) -> list[Draft]:
+    """Attach evidence; a handle that is there already is changed in place and keeps its position."""
+    check_id(handle_id, "handle")
+    if kind not in KINDS:
+        raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(KINDS)}.")
+    if priority not in PRIORITY_SCORE:
+        raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
+    if trust is not None and trust not in TRUST_LEVELS:
+        raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
+    frame = live_frame(state, frame_id)
+    known = frame.handles.get(handle_id)
+    newest = max((handle.position for handle in frame.handles.values()), default=0)
+    facts = frames.HandleAdded(
+        frame=frame_id,
+        handle=handle_id,
+        kind=kind,
+        priority=PRIORITY_SCORE[priority],
+        position=newest + 1 if known is None else known.position,
+        tokens=None if tokens is None else whole(tokens, "tokens"),
+        trust=trust,
+        call=call,
+    )
+    return [Draft(type="frame.handle_added", facts=facts, content=content)]
+
+
+def remove_handles(
+    state: StreamState, frame_id: str, handles: Sequence[str], removal: str, reason: str | None
+) -> list[Draft]:
+    """Detach evidence. What was detached is named by `removal` and can come back."""
+    frame = live_frame(state, frame_id)
+    attached = [name for name, handle in frame.handles.items() if handle.removed is None]
+    unknown = [name for name in handles if name not in attached]
+    if unknown:
+        raise NotFound(f"Frame {frame_id} has no handle {', '.join(unknown)}. It has: {', '.join(attached) or 'none'}.")
+    if not handles:
+        return []
+    facts = frames.HandlesRemoved(frame=frame_id, handles=tuple(dict.fromkeys(handles)), removal=removal)
+    content = None if reason is None else ReasonContent(reason=reason)
+    return [Draft(type="frame.handles_removed", facts=facts, content=content)]
+
+
+def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Draft]:
+    """Attach again what one removal or compaction detached."""
+    frame = live_frame(state, frame_id)
+    gone = tuple(name for name, handle in frame.handles.items() if handle.removed == removal)
+    if not gone:
+        raise NotFound(f"Nothing of frame {frame_id} is detached under {removal!r}.")
+    facts = frames.HandlesRestored(frame=frame_id, handles=gone, removal=removal)
+    return [Draft(type="frame.handles_restored", facts=facts)]
+
+
+def add_result(
+    state: StreamState, frame_id: str, kind: str, ref: str, content: frames.OutcomeContent | None
+) -> list[Draft]:
+    """Point to something the frame produced."""
+    check_id(kind, "kind")
+    check_id(ref, "ref")
+    frame = live_frame(state, frame_id)
+    position = max((result.position for result in frame.results), default=0) + 1
+    facts = frames.ResultAdded(frame=frame_id, position=position, kind=kind, ref=ref)
+    return [Draft(type="frame.result_added", facts=facts, content=content)]

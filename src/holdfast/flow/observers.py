@@ -1,0 +1,64 @@
+"""`hf.on`: callbacks for what this process has just committed. Told after the commit, never instead of it.
+
+A callback that fails does not undo anything and does not disturb who wrote: it is warned
+about. What must not be missed belongs into a subscriber, which reads the journal itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from holdfast.errors import InvalidValue
+from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
+from holdfast.records.events.envelope import Event
+
+Callback = Callable[[Event], object]
+
+
+class Observers:
+    """Who wants to hear of which events of which tenant."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, str, Callback]] = []
+
+    def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
+        """Tell `callback` of each event of this type; returns what undoes it. `frame.*` means all of a kind."""
+        if not isinstance(pattern, str) or not _known(pattern):
+            raise InvalidValue(f"{pattern!r} is not an event of the catalogue. Write frame.suspended, frame.* or *.")
+        if not callable(callback):
+            raise InvalidValue("The second argument must be a function that takes the event.")
+        entry = (tenant, pattern, callback)
+        self._kept.append(entry)
+
+        def undo() -> None:
+            if entry in self._kept:
+                self._kept.remove(entry)
+
+        return undo
+
+    def wanted(self, tenant: str, type_name: str) -> bool:
+        """Whether anybody listens."""
+        return any(_matches(entry, tenant, type_name) for entry in self._kept)
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody who listens."""
+        for entry in list(self._kept):
+            if _matches(entry, event.tenant, event.type):
+                try:
+                    entry[2](event)
+                except Exception as error:  # noqa: BLE001
+                    warnings.warn(f"A callback for {event.type} failed: {error!r}", RuntimeWarning, stacklevel=2)
+
+
+def _known(pattern: str) -> bool:
+    if pattern.endswith("*"):
+        return pattern.startswith(APP_PREFIX) or any(name.startswith(pattern[:-1]) for name in CATALOGUE)
+    return pattern in CATALOGUE or pattern.startswith(APP_PREFIX)
+
+
+def _matches(entry: tuple[str, str, Callback], tenant: str, type_name: str) -> bool:
+    wanted, pattern, _ = entry
+    if wanted != tenant:
+        return False
+    return type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern
