@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from msgspec.structs import replace
 
+from holdfast.client_frame import Frame
+from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.connect import connect
 from holdfast.ports import Acting, Clock, Ids, Ports
-from holdfast.records.events.envelope import DEFAULT_TENANT
+from holdfast.records.events.envelope import DEFAULT_TENANT, Event
+from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
+from holdfast.records.resume import QuestionInfo
+from holdfast.records.scope import MAIN_THREAD, Scope
 from holdfast.records.settings import Settings
 
 _warned: list[bool] = []
@@ -34,6 +40,76 @@ class Holdfast:
         _warn_inside_a_loop()
         return JournalView(self._ports, self._acting)
 
+    @property
+    def index(self) -> IndexView:
+        """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
+        _warn_inside_a_loop()
+        return IndexView(self._ports, self._acting)
+
+    def frame(
+        self,
+        goal: str,
+        *,
+        session: str | None = None,
+        actor: str = "main",
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: int | None = None,
+        limits: Limits | None = None,
+        on_error: str = "fail",
+    ) -> Frame:
+        """A root frame for a `with` block. With a key, the frame that it stands for is taken up again."""
+        _warn_inside_a_loop()
+        return Frame(
+            self._ports,
+            self._acting,
+            frame_scope(actor, session),
+            goal,
+            key=key,
+            inputs=inputs,
+            tokens=tokens,
+            limits=limits,
+            on_error=on_error,
+        )
+
+    def questions(self) -> Iterator[QuestionInfo]:
+        """Every open question that somebody can answer, oldest frame first."""
+        return self.index.questions()
+
+    def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        args: Any = None,
+        payload: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> str:
+        """Answer a question by its id, or with its token; `by` says who answers. Gives the question's id."""
+        who = self if by is None else self.as_user(by)
+        return who.index.answer(question, token=token, approve=approve, args=args, payload=payload, note=note)
+
+    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call back after this process has committed such an event: `frame.suspended`, `frame.*`, `*`.
+
+        Returns what undoes it. For other processes' events, and for what must not be missed, subscribe to the journal.
+        """
+        return self._ports.observers.add(self._acting.tenant, event, callback)
+
+    def drain(self, grace: float = 30.0) -> int:
+        """Before a shutdown: take no new frames and wait for blocks to end; gives how many are still at work.
+
+        What is still at work stays live, and the next process goes on with it.
+        """
+        leases, clock = self._ports.leases, self._ports.clock
+        leases.draining = True
+        began = clock.monotonic()
+        while leases.users() and clock.monotonic() - began < grace:
+            clock.sleep(min(0.05, grace))
+        return leases.users()
+
     def tenant(self, name: str) -> Holdfast:
         """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
         acting = replace(self._acting, tenant=check_id(name, "tenant"), whole=False)
@@ -46,6 +122,7 @@ class Holdfast:
     def close(self) -> None:
         """Let go of the journal. Closing twice is fine."""
         if self._owner:
+            self._ports.leases.close()
             self._ports.journal.close()
 
     def __enter__(self) -> Self:
@@ -76,6 +153,13 @@ def open(
     process is killed); nothing is ever corrupted.
     """
     return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids))
+
+
+def frame_scope(actor: str, session: str | None) -> str:
+    """Where the frames of an actor live, within a session or on their own."""
+    if session is None:
+        return Scope.actor(actor).text
+    return Scope.actor(actor, session=session, thread=MAIN_THREAD).text
 
 
 def _warn_inside_a_loop() -> None:

@@ -144,6 +144,10 @@ class States(Protocol):
 
     def clear(self) -> None: ...
 
+    def place(self, tenant: str, frame: str) -> str | None: ...
+
+    def note_place(self, tenant: str, frame: str, stream: str) -> None: ...
+
     def locked(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
 
 
@@ -151,6 +155,9 @@ class Leases(Protocol):
     """Which streams this process owns, and whether others still work on theirs."""
 
     draining: bool
+
+    @property
+    def taking(self) -> AbstractContextManager[object]: ...
 
     @property
     def name(self) -> str: ...

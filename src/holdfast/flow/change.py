@@ -167,6 +167,8 @@ def _write_decided(
 ) -> tuple[Changed, list[Event]]:
     if not decided:
         return Changed(appended=None), []
+    if key is not None and len(decided) > 1 and ports.journal.by_key(acting.tenant, first, key):
+        raise KeyReused  # Only one part of several has the key: what it stands for is looked up, not compared.
     batch = sealed_batch(ports, acting, decided)
     appended = _append(ports, acting, decided, batch, states)
     if appended.repeated and key is not None:

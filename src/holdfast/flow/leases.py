@@ -9,8 +9,6 @@ the journal refuses what the earlier owner writes, however long that one slept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from holdfast.ambient import ProcessName, renew_in_child
 from holdfast.errors import ActorBusy, HoldfastError, NotOwner, StaleEpoch
@@ -49,6 +47,8 @@ class Leases:
         """A child owns nothing of its parent's."""
         self._held: dict[Place, _Held] = {}
         self._mutex = threading.Lock()
+        self.taking = threading.RLock()
+        """Held from deciding to take a lease until it is noted, so that two threads do not take it from each other."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.draining = False
@@ -106,6 +106,7 @@ class Leases:
             held = self._held.get((tenant, stream))
             if held is None or held.lost:
                 held = self._held[tenant, stream] = _Held(epoch)
+            held.epoch = max(held.epoch, epoch)
             held.count += 1
             self._keep_alive()
 
@@ -175,12 +176,3 @@ class Leases:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
-
-    @contextmanager
-    def using(self, tenant: str, stream: str) -> Iterator[None]:
-        """Count as one user of a lease that is held already."""
-        self.taken(tenant, stream, self._held[tenant, stream].epoch)
-        try:
-            yield
-        finally:
-            self.left(tenant, stream)

@@ -16,6 +16,7 @@ from holdfast.ambient import renew_in_child
 from holdfast.records.frames import StreamState
 
 STRIPES = 256
+PLACES = 10
 
 
 class StateCache:
@@ -24,6 +25,7 @@ class StateCache:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._kept: OrderedDict[tuple[str, str], StreamState] = OrderedDict()
+        self._places: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.after_fork()
         renew_in_child(self)
 
@@ -63,6 +65,19 @@ class StateCache:
         """Forget everything."""
         with self._mutex:
             self._kept.clear()
+            self._places.clear()
+
+    def place(self, tenant: str, frame: str) -> str | None:
+        """The stream that a frame lives in, for ever, if it is remembered."""
+        return self._places.get((tenant, frame))
+
+    def note_place(self, tenant: str, frame: str, stream: str) -> None:
+        """Remember where a frame lives."""
+        if self._capacity:
+            with self._mutex:
+                self._places[tenant, frame] = stream
+                while len(self._places) > self._capacity * PLACES:
+                    self._places.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -97,12 +97,15 @@ class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that was asked. The token is shown here once and kept nowhere."""
+    """A question that was asked. The token is shown here once and kept nowhere; `answer` is None until there is one."""
 
     question: str
     frame: str
     token: str | None = None
     repeated: bool = False
+    answer: Answer | None = None
+    over: bool = False
+    """The frame has gone on: there is an answer, or its timer rang."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

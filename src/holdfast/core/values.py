@@ -1,0 +1,48 @@
+"""Values of the caller's own types as plain data, and back.
+
+Dataclasses, msgspec records and Pydantic models are stored as what they consist of. Anything
+else must be plain already; the codec says so, rather than storing a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+
+
+def plain(value: Any) -> Any:
+    """A value of the caller's as dict, list, str, int, float, bool or None."""
+    if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        try:
+            return msgspec.to_builtins(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidValue(f"{type(value).__name__} cannot be stored: {error}. Give plain data instead.") from None
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    return list(value) if type(value) is tuple else value
+
+
+def is_record_type(kind: Any) -> bool:
+    """Whether a type is one of those that `plain` takes apart."""
+    if not isinstance(kind, type):
+        return False
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "model_validate")
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """Stored data as the type that a caller asks for; says which part does not fit."""
+    if kind is None or kind is Any:
+        return value
+    validate = getattr(kind, "model_validate", None)
+    try:
+        return validate(value) if callable(validate) else msgspec.convert(value, kind, strict=False)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise InvalidValue(
+            f"What is stored is not a {name}: {error}. Read it as plain data, or adapt the type."
+        ) from None

@@ -1,0 +1,233 @@
+"""Questions: asked with an id and perhaps a token, answered once from anywhere, resumed by the owner."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from holdfast.core.codec import decode_event
+from holdfast.core.decide import amounts
+from holdfast.core.decide import questions as rules
+from holdfast.core.stack import leaf_first, live_frame
+from holdfast.errors import (
+    AlreadyAnswered,
+    InvalidValue,
+    KeyReused,
+    QuestionNotFound,
+    Refused,
+    TokenNotFound,
+)
+from holdfast.flow.change import Changed, Drafts, States, change
+from holdfast.flow.frames import check_live, like, on_frame
+from holdfast.flow.showing import current, question_row, raw_id, stream_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import ERASED, Draft
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.resume import Answer, Asked
+from holdfast.records.rows import Row
+
+TOKEN_BYTES = 32
+
+
+def token_hash(token: object) -> str:
+    """What is stored of a token."""
+    if not isinstance(token, str) or not token:
+        raise InvalidValue("A token is the text that was shown when the question was asked.")
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def suspend(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    content: frames.QuestionContent,
+    *,
+    kind: str = "approval",
+    token: bool = False,
+    expires_ms: int | None = None,
+    on_expiry: str | None = None,
+    until: int | None = None,
+    call: str | None = None,
+    subtree: bool = False,
+    release: bool = True,
+    key: str | None = None,
+) -> Asked:
+    """Stop a frame until somebody answers. A retry with the key gives the same id and a new token."""
+    secret = secrets.token_urlsafe(TOKEN_BYTES) if token else None
+    new = ulid_text(ports.ids.ulid())
+
+    def decide(state: StreamState) -> list[Draft]:
+        now = ports.clock.now_ms()
+        under = [frame for frame in leaf_first(state.frames, frame_id) if frame.question is None]
+        facts = frames.FrameSuspended(
+            frame=frame_id,
+            question=new,
+            kind=kind,
+            prior="active",
+            expires_at=None if expires_ms is None else now + amounts.whole(expires_ms, "expires_ms", 1),
+            on_expiry=on_expiry,
+            until=None if until is None else amounts.whole(until, "until"),
+            token=None if secret is None else token_hash(secret),
+            call=call,
+        )
+        ids = [ulid_text(ports.ids.ulid()) for _ in under]
+        return rules.suspend(state, facts, content, subtree=subtree, release=release, below=ids)
+
+    same = like("frame.suspended", content, frame=frame_id, kind=kind)
+    changed = on_frame(ports, acting, frame_id, decide, key=key, same=same)
+    question: str = changed.first("frame.suspended").question
+    if changed.repeated and secret is not None:
+        secret = _new_token(ports, acting, frame_id, question, expires_ms)
+    return Asked(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
+
+
+def _new_token(ports: Ports, acting: Acting, frame_id: str, question: str, expires_ms: int | None) -> str | None:
+    """The token of a question that was asked before; none is needed once it is answered."""
+    try:
+        return reissue(ports, acting, question, expires_ms)
+    except QuestionNotFound:
+        return None
+
+
+def reissue(ports: Ports, acting: Acting, question_id: str, expires_ms: int | None = None) -> str:
+    """A new token for an open question; the earlier one is void."""
+    stream, row = question_row(ports, acting, question_id)
+    frame_id = _ulid(row, "frame_id")
+    secret = secrets.token_urlsafe(TOKEN_BYTES)
+
+    def decide(states: States) -> Drafts:
+        expires = None if expires_ms is None else ports.clock.now_ms() + amounts.whole(expires_ms, "expires_ms", 1)
+        return {stream: rules.reissue(states[stream], frame_id, question_id, token_hash(secret), expires)}
+
+    change(ports, acting, (stream,), decide)
+    return secret
+
+
+def answer(
+    ports: Ports,
+    acting: Acting,
+    *,
+    question: str | None = None,
+    token: str | None = None,
+    approved: bool | None = None,
+    content: frames.AnswerContent | None = None,
+) -> str:
+    """Answer by id, for whoever is authorised, or by token, for whoever holds it; gives the question's id."""
+    stream, row = _find(ports, acting, question, token)
+    frame_id, question_id = _ulid(row, "frame_id"), _ulid(row, "question_id")
+    via = "id" if token is None else "token"
+    hashed = None if token is None else token_hash(token)
+
+    def decide(states: States) -> Drafts:
+        open_question = rules.asked(states[stream], frame_id, question_id)
+        if hashed is not None and open_question.token != hashed:
+            raise TokenNotFound
+        drafts = rules.answer(
+            states[stream],
+            frame_id,
+            question_id,
+            via=via,
+            approved=approved,
+            content=content,
+            now=ports.clock.now_ms(),
+        )
+        return {stream: drafts}
+
+    same = like("question.answered", content, question=question_id, approved=approved, via=via)
+    try:
+        changed = change(ports, acting, (stream,), decide, key=answer_key(question_id), same=same)
+    except KeyReused:
+        if token is not None:
+            raise TokenNotFound from None
+        raise AlreadyAnswered(f"Question {question_id} was answered already, in another way.") from None
+    if changed.repeated and token is not None:
+        raise TokenNotFound
+    return question_id
+
+
+def answer_key(question_id: str) -> str:
+    """The key of an answer: one question has one."""
+    return f"{question_id}/answer"
+
+
+def waits_for(ports: Ports, acting: Acting, frame_id: str, question_id: str) -> bool:
+    """Whether a frame is suspended by this question now."""
+    frame = current(ports, acting, stream_of(ports, acting, frame_id)).frames.get(frame_id)
+    return frame is not None and frame.question is not None and frame.question.id == question_id
+
+
+def found(ports: Ports, acting: Acting, question: str | None, token: str | None) -> str:
+    """The frame that a question, or a token, belongs to."""
+    return _ulid(_find(ports, acting, question, token)[1], "frame_id")
+
+
+def _find(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, Row]:
+    if (question is None) == (token is None):
+        raise InvalidValue("Answer a question by its id, or with its token.")
+    if token is None:
+        assert question is not None
+        return question_row(ports, acting, question)
+    raw = bytes.fromhex(token_hash(token))
+    found = ports.journal.find(acting.tenant, "suspended_frames", "token_id", raw, b"", 1)
+    if not found:
+        raise TokenNotFound
+    return found[0]
+
+
+def _ulid(row: Row, name: str) -> str:
+    raw = row[name]
+    assert isinstance(raw, bytes)
+    return ulid_text(raw)
+
+
+def resume(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    *,
+    bring: bool = False,
+    approved: bool | None = None,
+    content: frames.AnswerContent | None = None,
+) -> Changed:
+    """Let a suspended frame go on. `bring` brings an answer along, in the same append."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+    frame = current(ports, acting, stream).frames.get(frame_id)
+    question = None if frame is None else frame.question
+    brings = bring and question is not None and question.answer is None and question.within is None
+
+    def decide(states: States) -> Drafts:
+        state = states[stream]
+        check_live(ports, acting, state, frame_id)
+        now, drafts = ports.clock.now_ms(), []
+        waiting = live_frame(state, frame_id).question
+        if brings and waiting is not None:
+            drafts = rules.answer(state, frame_id, waiting.id, via="id", approved=approved, content=content, now=now)
+        elif waiting is not None and waiting.within is None and not rules.due(waiting, now):
+            raise Refused(f"Question {waiting.id} has no answer yet. Answer it, or pass the answer along.")
+        return {stream: [*drafts, *rules.resume(state, frame_id, None, now=now)]}
+
+    if not brings or question is None:
+        return change(ports, acting, (stream,), decide)
+    same = like("question.answered", content, question=question.id, approved=approved)
+    try:
+        changed = change(ports, acting, (stream,), decide, key=answer_key(question.id), same=same)
+    except KeyReused:
+        raise AlreadyAnswered(f"Question {question.id} was answered already, in another way.") from None
+    if changed.repeated and changed.facts[-1][0] != "frame.resumed":
+        return resume(ports, acting, frame_id)  # Somebody else gave the same answer meanwhile.
+    return changed
+
+
+def answer_of(ports: Ports, acting: Acting, stream: str, question: str) -> Answer | None:
+    """What was answered to a question, if anything, also after its frame went on."""
+    stored = ports.journal.by_key(acting.tenant, stream, answer_key(question))
+    if not stored:
+        return None
+    event = decode_event(stored[0])
+    words = ("payload", "arguments", "note")
+    erased = event.content is ERASED
+    known = {name: ERASED if erased else getattr(event.content, name, None) for name in words}
+    return Answer(question=question, approved=event.facts.approved, via=event.facts.via, at=event.at, **known)

@@ -1,0 +1,273 @@
+"""Push, update, pop: the life of frames. One append each, over as many streams as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core.decide import lifecycle
+from holdfast.errors import (
+    Draining,
+    DuplicateFrame,
+    FrameEnded,
+    FrameNotFound,
+    InvalidValue,
+    ParentNotActive,
+    ParentNotFound,
+    VersionConflict,
+)
+from holdfast.flow.change import Changed, Drafts, States, change
+from holdfast.flow.showing import event_at, field, frame_info, raw_id, row_of, stream_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import ERASED, Content, Draft, Event
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken
+from holdfast.records.frames import LIVE, Limits, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.resume import FrameInfo
+
+Decide = Callable[[StreamState], Sequence[Draft]]
+
+
+def default_limits(ports: Ports) -> Limits:
+    """The limits of a bare frame."""
+    return Limits(context_tokens=ports.settings.default_context_tokens)
+
+
+def push(
+    ports: Ports,
+    acting: Acting,
+    stream: str | None,
+    content: frames.GoalContent,
+    *,
+    parent: str | None = None,
+    tokens: object = None,
+    limits: Limits | None = None,
+    default: Limits | None = None,
+    frame_id: str | None = None,
+    key: str | None = None,
+    lease: bool = False,
+) -> str:
+    """A new frame; gives its id. With a key or an id of the caller's, a second call gives the first's."""
+    if ports.leases.draining:
+        raise Draining
+    check_goal(content)
+    above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
+    if stream is None:
+        if above is None:
+            raise InvalidValue("A frame needs a scope to live in, or a parent.")
+        stream = above[0]
+    new = frame_id or ulid_text(ports.ids.ulid())
+    if frame_id is not None:
+        raw_id(frame_id)
+        if _known(ports, acting, frame_id, content, parent):
+            return frame_id
+
+    def decide(states: States) -> Drafts:
+        drafts = lifecycle.push(
+            states,
+            stream,
+            new,
+            parent=above,
+            tokens=tokens,
+            limits=limits,
+            default=default or default_limits(ports),
+            content=content,
+            now=ports.clock.now_ms(),
+        )
+        if lease:
+            drafts[stream] = [*ports.leases.wanted(acting.tenant, stream, states[stream]), *drafts[stream]]
+        return drafts
+
+    def same(events: list[Event]) -> bool:
+        facts = {"granted": tokens} if isinstance(tokens, int) else {}
+        if not like("frame.pushed", content, **facts)(events):
+            return False
+        pushed = next(event.facts for event in events if event.type == "frame.pushed")
+        return bool((pushed.parent or pushed.outer) == parent)
+
+    streams = (stream,) if above is None or above[0] == stream else (stream, above[0])
+    try:
+        changed = change(ports, acting, streams, decide, key=key, same=same)
+    except ParentNotFound:
+        assert parent is not None
+        raise _parent_problem(ports, acting, parent) from None
+    made: str = changed.first("frame.pushed").frame
+    ports.states.note_place(acting.tenant, made, stream)
+    return made
+
+
+def check_goal(content: frames.GoalContent) -> None:
+    """Refuse a goal that is none."""
+    if content.goal is not None and (not isinstance(content.goal, str) or not content.goal.strip()):
+        raise InvalidValue("A frame's goal must be a text that says what it is for.")
+    if content.metadata is not None and not isinstance(content.metadata, dict):
+        raise InvalidValue("metadata must be an object with names.")
+
+
+def _parent_stream(ports: Ports, acting: Acting, parent: str) -> str:
+    raw_id(parent, "parent frame")
+    try:
+        return stream_of(ports, acting, parent)
+    except FrameNotFound:
+        raise ParentNotFound(f"There is no frame {parent} to push below. Check its id and the tenant.") from None
+
+
+def _parent_problem(ports: Ports, acting: Acting, parent: str) -> ParentNotActive:
+    status = str(row_of(ports, acting, parent)[1]["status"])
+    return ParentNotActive(
+        f"Frame {parent} is {status}, so nothing can be pushed below it. Push below a live frame, or a new root.",
+        before=status,
+        after="waiting",
+    )
+
+
+def _known(ports: Ports, acting: Acting, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
+    """Whether this very frame exists already; another one with its id is refused."""
+    try:
+        stream, row = row_of(ports, acting, frame_id)
+    except FrameNotFound:
+        return False
+    pushed = event_at(ports, acting, stream, int(row["pushed_version"]))  # type: ignore[arg-type]
+    if pushed is not None and (pushed.facts.parent or pushed.facts.outer) == parent and _equal(pushed, content):
+        return True
+    raise DuplicateFrame(f"Frame {frame_id} exists and is not the same. Use a new id, or none.")
+
+
+def like(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
+    """Whether what a key stands for is this: an event of a type with these facts and this content."""
+
+    def same(events: list[Event]) -> bool:
+        event = next((event for event in reversed(events) if event.type == type_name), None)
+        if event is None or any(getattr(event.facts, name) != value for name, value in facts.items()):
+            return False
+        return _equal(event, content)
+
+    return same
+
+
+def _equal(event: Event, content: Content | None) -> bool:
+    return event.content is ERASED or event.content == content
+
+
+def on_frame(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    decide: Decide,
+    *,
+    key: str | None = None,
+    same: Callable[[list[Event]], bool] | None = None,
+    expected: int | None = None,
+) -> Changed:
+    """Decide about one live frame and write what comes of it."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+
+    def run(states: States) -> Drafts:
+        check_live(ports, acting, states[stream], frame_id, expected)
+        return {stream: decide(states[stream])}
+
+    return change(ports, acting, (stream,), run, key=key, same=same)
+
+
+def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
+    """Refuse an ended frame, and one that is not at the version somebody expects."""
+    frame = state.frames.get(frame_id)
+    if frame is None:
+        status = str(row_of(ports, acting, frame_id)[1]["status"])
+        if status in LIVE:
+            raise FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
+        raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
+    if expected is not None and frame.version != expected:
+        raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
+
+
+def update(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    *,
+    content: frames.GoalContent | None = None,
+    status: str | None = None,
+    limits: Limits | None = None,
+    tokens: int | None = None,
+    key: str | None = None,
+    expected: int | None = None,
+) -> Changed:
+    """Change what a frame is for, what it may do, or whether it waits."""
+    if content is not None:
+        check_goal(content)
+    return on_frame(
+        ports,
+        acting,
+        frame_id,
+        lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
+        key=key,
+        same=like("frame.updated", content, frame=frame_id),
+        expected=expected,
+    )
+
+
+def pop(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    status: str,
+    content: frames.OutcomeContent,
+    *,
+    key: str | None = None,
+    expected: int | None = None,
+    release: bool = False,
+) -> Changed:
+    """End a frame. Doing so twice in the same way is done once; `release` lets go of the lease with it."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+
+    def decide(states: States) -> Drafts:
+        check_live(ports, acting, states[stream], frame_id, expected)
+        drafts = lifecycle.pop(states, stream, frame_id, status, content)
+        for name, events in drafts.items():
+            if name not in (stream, _outer(states, stream, frame_id)):
+                drafts[name] = _revoke(ports, acting, name, states[name], events)
+        if release:
+            drafts[stream].extend(ports.leases.released(acting.tenant, stream))
+        return drafts
+
+    def needs(states: States) -> list[str]:
+        outer = _outer(states, stream, frame_id)
+        return [*([] if outer is None else [outer]), *lifecycle.streams_below(states, stream, frame_id)]
+
+    try:
+        same = like("frame.popped", content, frame=frame_id, status=status)
+        return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
+    except FrameEnded:
+        if _ended_so(ports, acting, frame_id, status, content):
+            return Changed(appended=None, repeated=True)
+        raise
+
+
+def _outer(states: States, stream: str, frame_id: str) -> str | None:
+    frame = states[stream].frames.get(frame_id)
+    return None if frame is None else frame.outer_stream
+
+
+def _revoke(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+    """Cancelling reaches into other actors' streams: whoever works there loses the lease in the same append."""
+    if state.holder is None or ports.leases.holds(acting.tenant, stream):
+        return events
+    epoch, owner = state.epoch + 1, ports.leases.name
+    return [
+        Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner)),
+        *events,
+        Draft(type="lease.released", facts=LeaseReleased(epoch=epoch, owner=owner)),
+    ]
+
+
+def _ended_so(ports: Ports, acting: Acting, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
+    info: FrameInfo = frame_info(ports, acting, frame_id)
+    if info.status != status:
+        return False
+    end = event_at(ports, acting, info.scope, info.version)
+    words = ("summary", "error", "value")
+    return all(field(end, name) is ERASED or field(end, name) == getattr(content, name) for name in words)

@@ -1,0 +1,156 @@
+"""Taking an actor up: the lease, what it left undone, and that it came back.
+
+Reading what was left changes nothing and can be done by anybody, any number of times. With
+an incarnation the caller becomes the owner, and `actor.resumed` is written once for it.
+Unreadable state is an error: only "nothing there" starts afresh.
+"""
+
+from __future__ import annotations
+
+from holdfast.core import stack
+from holdfast.core.stack import leaves
+from holdfast.errors import NotOwner
+from holdfast.flow.change import Drafts, States, change, state_of
+from holdfast.flow.showing import current, describe, event_at, field
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import ActorResumed
+from holdfast.records.frames import Frame, StreamState
+from holdfast.records.ids import check_id
+from holdfast.records.resume import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
+
+_FOR_PEOPLE = frozenset({"approval", "input"})
+
+
+def take(ports: Ports, acting: Acting, stream: str) -> int:
+    """Own a stream, or count as one more user of it; gives the epoch. Waits while its owner may be alive."""
+    await_free(ports, acting, stream)
+    with ports.leases.taking:
+        change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
+        return note_taken(ports, acting, stream)
+
+
+def await_free(ports: Ports, acting: Acting, stream: str) -> None:
+    """Return once nobody else works on a stream, as far as that can be seen."""
+    if not ports.leases.holds(acting.tenant, stream):
+        ports.leases.await_free(acting.tenant, stream, current(ports, acting, stream))
+
+
+def _lease(ports: Ports, acting: Acting, stream: str, states: States) -> list[Draft]:
+    return ports.leases.wanted(acting.tenant, stream, states[stream])
+
+
+def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
+    """Count as a user of a lease that was just written, or that is held already."""
+    state = state_of(ports, acting, stream)
+    if state.holder != ports.leases.name:
+        state = current(ports, acting, stream)
+    if state.holder != ports.leases.name:
+        raise NotOwner
+    ports.leases.taken(acting.tenant, stream, state.epoch)
+    return state.epoch
+
+
+def let_go(ports: Ports, acting: Acting, stream: str) -> None:
+    """One user less; the last one gives the lease back."""
+    try:
+        if ports.leases.released(acting.tenant, stream):
+            change(ports, acting, (stream,), lambda states: {stream: ports.leases.released(acting.tenant, stream)})
+    finally:
+        ports.leases.left(acting.tenant, stream)
+
+
+def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:
+    """Where an actor stands, with every live leaf and what is pending."""
+    began = ports.clock.monotonic()
+    if incarnation is not None:
+        check_id(incarnation, "incarnation")
+        await_free(ports, acting, stream)
+    found = _found(ports, acting, stream, began)
+    if incarnation is None:
+        return found
+
+    def decide(states: States) -> Drafts:
+        facts = ActorResumed(
+            incarnation=incarnation,
+            frames=len(found.frames),
+            pending=len(found.pending),
+            last_seq=found.recovery.last_event_seq,
+            took_ms=found.recovery.recovery_time_ms,
+        )
+        came_back = Draft(type="actor.resumed", facts=facts)
+        return {stream: [*_lease(ports, acting, stream, states), came_back]}
+
+    with ports.leases.taking:
+        held = ports.leases.holds(acting.tenant, stream)
+        key = f"resumed/{incarnation}"
+        changed = change(ports, acting, (stream,), decide, key=key, same=lambda events: True)
+        if changed.repeated and not held:
+            change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
+        if not held:
+            note_taken(ports, acting, stream)
+    return _found(ports, acting, stream, began)
+
+
+def _found(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResumeState:
+    last = ports.journal.position()
+    state = current(ports, acting, stream)
+    frames = {frame.id: describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)}
+    pending = pending_work(ports, acting, stream, state, frames)
+    top = stack.top(state.frames)
+    line = [] if top is None else [frames[frame.id] for frame in stack.ancestry(state.frames, top.id)]
+    summary = RecoverySummary(
+        frames_recovered=len(frames),
+        pending_work_items=len(pending),
+        last_event_seq=last,
+        recovery_time_ms=round((ports.clock.monotonic() - began) * 1000),
+    )
+    return ActorResumeState(
+        current=line[-1] if line else None,
+        stack=tuple(line),
+        leaves=tuple(frames[frame.id] for frame in leaves(state.frames)),
+        frames=tuple(frames.values()),
+        pending=tuple(pending),
+        recovery=summary,
+        epoch=state.epoch,
+        holder=state.holder,
+    )
+
+
+def pending_work(
+    ports: Ports, acting: Acting, stream: str, state: StreamState, frames: dict[str, FrameInfo]
+) -> list[PendingWork]:
+    """Everything that was begun and not finished, frame by frame, parents first."""
+    found: list[PendingWork] = []
+    for frame in stack.in_order(state.frames):
+        goal = frames[frame.id].goal or frame.id
+        found.extend(_of_frame(ports, acting, stream, frame, str(goal)))
+    return found
+
+
+def _of_frame(ports: Ports, acting: Acting, stream: str, frame: Frame, goal: str) -> list[PendingWork]:
+    if frame.question is not None:
+        event = event_at(ports, acting, stream, frame.question.version)
+        reason = field(event, "reason") or frame.question.kind
+        kind = "waiting_for_user" if frame.question.kind in _FOR_PEOPLE else "waiting"
+        words = f"Frame '{goal}' suspended: {reason}"
+        return [PendingWork(frame=frame.id, kind=kind, description=words, question=frame.question.id)]
+    found = [
+        PendingWork(
+            frame=frame.id,
+            kind=f"{call.kind}_in_progress",
+            description=f"{call.kind.capitalize()} '{call.name or call.id}' incomplete",
+            call=call.id,
+            name=call.name,
+            if_interrupted=call.if_interrupted,
+            unsafe_to_retry=call.if_interrupted != "retry",
+        )
+        for call in sorted(frame.calls.values(), key=lambda call: call.version)
+    ]
+    if frame.status == "waiting":
+        words = f"Frame '{goal}' waiting"
+        found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words))
+    if frame.error is not None and frame.error == frame.version:
+        words = f"Frame '{goal}' stopped at an error"
+        found.append(PendingWork(frame=frame.id, kind="unhandled_error", description=words))
+    return found

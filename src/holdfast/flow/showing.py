@@ -1,0 +1,231 @@
+"""Reading frames: what is live, what it is for, what ended and how. Cost follows what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.core import stack
+from holdfast.core.codec import decode_event
+from holdfast.core.states import assemble
+from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
+from holdfast.flow.change import state_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Head
+from holdfast.records.events.envelope import ERASED, Event
+from holdfast.records.frames import LIVE, Frame, StreamState
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.reports import Query
+from holdfast.records.resume import FrameInfo, HandleInfo, QuestionInfo
+from holdfast.records.rows import Row
+
+PAGE = 256
+_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
+
+
+def raw_id(text: object, what: str = "frame") -> bytes:
+    """An id of ours as bytes; refuses anything that cannot be one."""
+    if isinstance(text, str):
+        try:
+            return ulid_bytes(text)
+        except InvalidValue:
+            pass
+    raise InvalidValue(f"{text!r} is not the id of a {what}: 26 characters, as given when it was made.")
+
+
+def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:
+    """Where a frame lives, live or ended."""
+    known = ports.states.place(acting.tenant, frame_id)
+    if known is not None:
+        return known
+    stream, _ = row_of(ports, acting, frame_id)
+    ports.states.note_place(acting.tenant, frame_id, stream)
+    return stream
+
+
+def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
+    """The stream and the row of a frame."""
+    found = ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1)
+    if not found:
+        raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
+    return found[0]
+
+
+def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
+    """A stream's state as it is now, whoever changed it last."""
+    head = ports.journal.head(acting.tenant, stream)
+    cached = ports.states.get(acting.tenant, stream)
+    if head is None:
+        return StreamState()
+    if cached is None or cached.version != head.version:
+        ports.states.drop(acting.tenant, stream)
+    return state_of(ports, acting, stream)
+
+
+def event_at(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+    """One event by its place."""
+    stored = ports.journal.read(Query(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1))
+    return decode_event(stored[0]) if stored else None
+
+
+def field(event: Event | None, name: str) -> Any:
+    """A field of an event's content: None if there is none, ERASED if it was erased."""
+    if event is None or event.content is None:
+        return None
+    return ERASED if event.content is ERASED else getattr(event.content, name, None)
+
+
+def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+    """A frame with its texts, live or ended."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+    frame = current(ports, acting, stream).frames.get(frame_id)
+    return _ended(ports, acting, frame_id) if frame is None else describe(ports, acting, stream, frame)
+
+
+def describe(ports: Ports, acting: Acting, stream: str, frame: Frame, row: Row | None = None) -> FrameInfo:
+    """A frame as people see it. `row` is given for one that has ended."""
+    goal = event_at(ports, acting, stream, frame.goal)
+    ended = row is not None and row["status"] not in LIVE
+    # The last thing that happened to an ended frame was its end.
+    end = event_at(ports, acting, stream, frame.version) if ended else None
+    return FrameInfo(
+        id=frame.id,
+        scope=stream,
+        parent=frame.parent or frame.outer,
+        depth=frame.depth,
+        status=frame.status,
+        goal=field(goal, "goal"),
+        inputs=field(goal, "inputs"),
+        metadata=field(goal, "metadata"),
+        tokens=frame.tokens,
+        limits=frame.limits,
+        usage=frame.usage,
+        tool_calls=frame.tool_calls,
+        created_at=frame.created_at,
+        completed_at=None if row is None else row["completed_at"],  # type: ignore[arg-type]
+        deadline=frame.deadline,
+        version=frame.version,
+        summary=field(end, "summary"),
+        error=field(end, "error"),
+        value=field(end, "value"),
+        context_hash=frame.context_hash,
+        reservations=dict(frame.reservations),
+        handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
+        results=frame.results,
+        calls=tuple(sorted(frame.calls.values(), key=lambda call: call.version)),
+        children_elsewhere=dict(frame.away),
+        question=frame.question,
+    )
+
+
+def _ended(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+    raw = raw_id(frame_id)
+    with ports.journal.snapshot():
+        stream, row = row_of(ports, acting, frame_id)
+        rows: dict[str, list[Row]] = {"frames": [row]}
+        for table in _PARTS:
+            found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
+            rows[table] = [part for _, part in found]
+        frame = assemble(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
+        return describe(ports, acting, stream, frame, row)
+
+
+def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
+    """Root to this frame, across streams."""
+    line: list[FrameInfo] = []
+    at: str | None = frame_id
+    while at is not None:
+        info = frame_info(ports, acting, at)
+        line.append(info)
+        at = info.parent
+    line.reverse()
+    return line
+
+
+def stack_of(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
+    """Every live frame of a stream, parents before children."""
+    state = current(ports, acting, stream)
+    return [describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)]
+
+
+def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
+    """Every stream that has live frames, in order of name."""
+    after = ""
+    while names := ports.journal.streams_with_work(acting.tenant, after, PAGE):
+        yield from names
+        after = names[-1]
+
+
+def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
+    """A frame's handles in order, each with what it points to; detached ones are marked."""
+    info = frame_info(ports, acting, frame_id)
+    found = []
+    for handle in info.handles:
+        event = event_at(ports, acting, info.scope, handle.version)
+        found.append(
+            HandleInfo(
+                id=handle.id,
+                kind=handle.kind,
+                priority=handle.priority,
+                position=handle.position,
+                tokens=handle.tokens,
+                version=handle.version,
+                removed=handle.removed,
+                description=field(event, "description"),
+                target=field(event, "target"),
+                body=field(event, "body"),
+                metadata=field(event, "metadata"),
+            )
+        )
+    return found
+
+
+def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
+    """Every open question of the tenant that somebody can answer, oldest frame first."""
+    after = b""
+    while rows := ports.journal.find(acting.tenant, "suspended_frames", None, None, after, PAGE):
+        for stream, row in rows:
+            if row["within"] is None:
+                yield _question(ports, acting, stream, row)
+        after = rows[-1][1]["frame_id"]  # type: ignore[assignment]
+
+
+def question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
+    """One open question."""
+    stream, row = question_row(ports, acting, question_id)
+    return _question(ports, acting, stream, row)
+
+
+def question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
+    """The stream and the row of an open question."""
+    raw = raw_id(question_id, "question")
+    found = ports.journal.find(acting.tenant, "suspended_frames", "question_id", raw, b"", 1)
+    if not found:
+        raise QuestionNotFound(f"Question {question_id} is not open: its frame went on or ended, or the id is wrong.")
+    return found[0]
+
+
+def _question(ports: Ports, acting: Acting, stream: str, row: Row) -> QuestionInfo:
+    event = event_at(ports, acting, stream, int(row["version"]))  # type: ignore[arg-type]
+    names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
+    known: dict[str, Any] = {name: row[name] for name in names}
+    return QuestionInfo(
+        id=_ulid(row["question_id"]) or "",
+        frame=_ulid(row["frame_id"]) or "",
+        scope=stream,
+        reason=field(event, "reason"),
+        options=field(event, "options"),
+        recommended=field(event, "recommended"),
+        arguments=field(event, "arguments"),
+        payload=field(event, "payload"),
+        call=_ulid(row["call_id"]),
+        within=_ulid(row["within"]),
+        answered=row["answer_version"] is not None,
+        has_token=row["token_id"] is not None,
+        **known,
+    )
+
+
+def _ulid(raw: Any) -> str | None:
+    return None if raw is None else ulid_text(raw)

@@ -1,0 +1,307 @@
+"""Work inside a frame: spend, reserve, attach, produce, call. Intent before, outcome after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.codec import decode_event
+from holdfast.core.decide import amounts, budgets, calls, evidence
+from holdfast.errors import CallNotFound, KeyReused
+from holdfast.flow.change import Changed
+from holdfast.flow.frames import like, on_frame
+from holdfast.flow.showing import stream_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.calls import CallContent
+from holdfast.records.ids import ulid_text
+from holdfast.records.usage import Usage
+
+
+def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None) -> Changed:
+    """Set tokens aside."""
+    same = like("frame.reserved", frame=frame, purpose=purpose, amount=amount)
+    return on_frame(
+        ports, acting, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same
+    )
+
+
+def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None) -> Changed:
+    """Give a reservation back."""
+    facts: dict[str, Any] = {} if amount is None else {"amount": -amount}
+    same = like("frame.reserved", frame=frame, purpose=purpose, **facts)
+    return on_frame(
+        ports, acting, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same
+    )
+
+
+def spend(
+    ports: Ports, acting: Acting, frame: str, usage: Usage | int, purpose: str | None, key: str | None
+) -> Changed:
+    """Record work that was paid for."""
+    same = like("frame.spent", frame=frame, usage=amounts.usage_of(usage), purpose=purpose)
+    return on_frame(ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
+
+
+def add_handle(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    kind: str,
+    content: frames.HandleContent,
+    *,
+    handle: str | None = None,
+    priority: str = "medium",
+    tokens: int | None = None,
+    trust: str | None = None,
+    call: str | None = None,
+    key: str | None = None,
+) -> str:
+    """Attach evidence; gives the handle's id."""
+    name = handle or ulid_text(ports.ids.ulid())
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.add_handle(
+            state, frame, name, kind, priority=priority, tokens=tokens, trust=trust, call=call, content=content
+        ),
+        key=key,
+        same=like("frame.handle_added", content, frame=frame, kind=kind),
+    )
+    made: str = changed.first("frame.handle_added").handle
+    return made
+
+
+def remove_handles(
+    ports: Ports, acting: Acting, frame: str, handles: Sequence[str], reason: str | None, key: str | None
+) -> str | None:
+    """Detach evidence; gives the name under which it can be restored."""
+    removal = ulid_text(ports.ids.ulid())
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.remove_handles(state, frame, handles, removal, reason),
+        key=key,
+        same=lambda events: events[-1].facts.handles == tuple(dict.fromkeys(handles)),
+    )
+    return changed.first("frame.handles_removed").removal if changed.appended else None
+
+
+def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
+    """Attach again what one removal detached; gives the handles."""
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.restore_handles(state, frame, removal),
+        key=key,
+        same=like("frame.handles_restored", frame=frame, removal=removal),
+    )
+    handles: tuple[str, ...] = changed.first("frame.handles_restored").handles
+    return handles
+
+
+def add_result(
+    ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
+) -> int:
+    """Point to something the frame produced; gives its position."""
+    content = None if summary is None else frames.OutcomeContent(summary=summary)
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.add_result(state, frame, kind, ref, content),
+        key=key,
+        same=like("frame.result_added", content, frame=frame, kind=kind, ref=ref),
+    )
+    position: int = changed.first("frame.result_added").position
+    return position
+
+
+def begin_model(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    *,
+    model: str | None = None,
+    purpose: str | None = None,
+    if_interrupted: str = "retry",
+    request: Any = None,
+    key: str | None = None,
+) -> str:
+    """Journal that a model is about to be called; gives the call's id."""
+    call = ulid_text(ports.ids.ulid())
+    content = None if request is None else CallContent(arguments=request)
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_model(
+            state,
+            frame,
+            call,
+            model=model,
+            purpose=purpose,
+            if_interrupted=if_interrupted,
+            content=content,
+            now=ports.clock.now_ms(),
+        ),
+        key=key,
+        same=like("model.requested", content, frame=frame, model=model),
+    )
+    made: str = changed.first("model.requested").call
+    return made
+
+
+def end_model(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    call: str,
+    *,
+    usage: Usage | int = 0,
+    finish: str | None = None,
+    response: Any = None,
+    provider_id: str | None = None,
+    error: str | None = None,
+    retryable: bool = False,
+    doubtful: Usage | None = None,
+) -> Changed:
+    """Journal what a model answered, or that it failed. Ending a call twice in the same way is done once."""
+    record = amounts.usage_of(usage)
+    content = _call_content(response=response, provider_id=provider_id, error=error)
+    type_name = "model.responded" if error is None else "model.failed"
+    return _end(
+        ports,
+        acting,
+        frame,
+        call,
+        lambda state: calls.end_model(
+            state,
+            frame,
+            call,
+            usage=record,
+            finish=finish,
+            error=None if error is None else _code(error),
+            retryable=retryable,
+            doubtful=doubtful,
+            content=content,
+        ),
+        like(type_name, content, frame=frame, call=call, usage=record),
+    )
+
+
+def begin_tool(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    name: str,
+    *,
+    arguments: Any = None,
+    if_interrupted: str = "ask",
+    provider_id: str | None = None,
+    key: str | None = None,
+) -> str:
+    """Journal that a tool is about to be called; gives the call's id, which is also its idempotency key."""
+    call = ulid_text(ports.ids.ulid())
+    content = _call_content(arguments=arguments, provider_id=provider_id)
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_tool(
+            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=ports.clock.now_ms()
+        ),
+        key=key,
+        same=like("tool.requested", content, frame=frame, name=name),
+    )
+    made: str = changed.first("tool.requested").call
+    return made
+
+
+def end_tool(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    call: str,
+    *,
+    value: Any = None,
+    error: str | None = None,
+    interrupted: bool = False,
+    tokens: int | None = None,
+) -> Changed:
+    """Journal what a tool returned, or that it failed or was given up."""
+    content = _call_content(value=value, error=error)
+    failed = error is not None
+    return _end(
+        ports,
+        acting,
+        frame,
+        call,
+        lambda state: calls.end_tool(
+            state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
+        ),
+        like("tool.returned", content, frame=frame, call=call, failed=failed),
+    )
+
+
+def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupted: str) -> str:
+    """Journal that a memoised step is about to run."""
+    call = ulid_text(ports.ids.ulid())
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_run(
+            state, frame, call, name, if_interrupted=if_interrupted, now=ports.clock.now_ms()
+        ),
+    )
+    made: str = changed.first("run.requested").call
+    return made
+
+
+def end_run(
+    ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
+) -> Changed:
+    """Journal what a memoised step gave; only what it gave is remembered, so that a failed one can be tried again."""
+    content = _call_content(value=value, error=error)
+    failed = error is not None
+    return on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
+        key=None if failed else key,
+        same=like("run.returned", content, frame=frame, call=call),
+    )
+
+
+def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
+    """The value of a memoised step in a list, or an empty list."""
+    stored = ports.journal.by_key(acting.tenant, stream_of(ports, acting, frame), key)
+    if not stored:
+        return []
+    event = decode_event(stored[-1])
+    if event.type != "run.returned":
+        raise KeyReused(f"Key {key!r} already stands for {event.type}. Use another key for this step.")
+    return [getattr(event.content, "value", None)]
+
+
+def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
+    """The call's id is the key of its outcome: one call has one."""
+    try:
+        return on_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
+    except KeyReused:
+        raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
+
+
+def _call_content(**given: Any) -> CallContent | None:
+    known = {name: value for name, value in given.items() if value is not None}
+    return CallContent(**known) if known else None
+
+
+def _code(error: str) -> str:
+    """The first word of an error is a fact; what it says is content."""
+    return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"
