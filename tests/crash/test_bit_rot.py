@@ -12,6 +12,8 @@ import pytest
 import holdfast
 from holdfast.flow import artifacts
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import LeaseTaken
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 from tests.scale import seeded, volume
@@ -23,11 +25,13 @@ TABLES = [
     "subjects",
     "artifacts",
     "meta",
+    "leases",
     "frames",
     "frame_handles",
     "frame_results",
     "frame_reservations",
     "frame_calls",
+    "frame_children",
     "suspended_frames",
     "artifact_refs",
     "sqlite_schema",
@@ -47,6 +51,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for size in (50, 5_000):
         body = artifacts.prepare(writer.ports, writer.acting, Random(size).randbytes(size))
         writer.append("session/s1", note(artifacts=[body.name.hex()]), artifacts=[body])
+    taken = Draft(type="lease.taken", facts=LeaseTaken(epoch=1, owner="somebody"))
+    writer.append("actor/owned", taken)
+    assert journal.renew("default", "actor/owned", 1)
     Writer(journal, tenant="acme").append("session/s2", note("x" * 9_000))
     gone = artifacts.prepare(writer.ports, writer.acting, b"of somebody who left")
     writer.append("session/s1", note(artifacts=[gone.name.hex()], subject="carol"), artifacts=[gone])

@@ -93,17 +93,14 @@ def event_without_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def write(ports: Any, acting: Any, decided: Any, states: Any, artifacts: Any = ()) -> Any:
-        batch = changing.sealed_batch(ports, acting, decided, artifacts)
+    def write(ports: Any, acting: Any, decided: Any, batch: Any, states: Any) -> Any:
         for part in batch.parts:
             state = states.get(part.stream)
             if state is not None:
-                ports.states.put(
-                    acting.tenant, part.stream, changing.msgspec.structs.replace(state, version=state.version + 1)
-                )
+                ports.states.put(acting.tenant, part.stream, changing.replace(state, version=state.version + 1))
         return ports.journal.append(batch)
 
-    patch.setattr(changing, "_write", write)
+    patch.setattr(changing, "_append", write)
 
 
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ Nothing is skipped: a capability is declared, and then it works, or it is refuse
 from __future__ import annotations
 
 from holdfast.testing.contract_appending import AppendContract
+from holdfast.testing.contract_finding import FindContract
 from holdfast.testing.contract_kit import dump, pushed, stored
 from holdfast.testing.contract_reading import ReadContract
 from holdfast.testing.contract_whole import WholeContract
@@ -22,5 +23,5 @@ from holdfast.testing.contract_whole import WholeContract
 __all__ = ["JournalContract", "dump", "pushed", "stored"]
 
 
-class JournalContract(AppendContract, ReadContract, WholeContract):
+class JournalContract(AppendContract, ReadContract, FindContract, WholeContract):
     """Everything a journal promises."""

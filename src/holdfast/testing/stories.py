@@ -38,6 +38,7 @@ class _Live(msgspec.Struct):
     calls: list[tuple[str, str]] = []
     question: str | None = None
     reserved: dict[str, int] = {}
+    away: list[tuple[str, int]] = []
 
 
 class Story:
@@ -58,11 +59,14 @@ class Story:
         if frame.question is not None:
             return [self._suspended(frame)]
         moves = [self._spend, self._reserve, self._attach, self._result, self._call, self._update, self._suspend]
+        moves.append(self._lend)
+        if frame.away:
+            moves.append(self._settle)
         if frame.handles:
             moves.append(self._detach)
         if frame.calls:
             moves.append(self._return)
-        if not frame.children:
+        if not frame.children and not frame.away:
             moves.append(self._pop)
             moves.append(self._pop)
         return self._random.choice(moves)(frame)
@@ -195,6 +199,27 @@ class Story:
         answered = calls.ModelResponded(call=call, frame=frame.id, usage=usage, finish="stop")
         return [self._draft("model.responded", answered, content)]
 
+    def _lend(self, frame: _Live) -> list[Draft]:
+        child, granted = self._ulid(), self._random.randint(0, 500)
+        frame.away.append((child, granted))
+        facts = frames.ChildPushed(frame=frame.id, child=child, child_stream="actor/elsewhere", granted=granted)
+        return [self._draft("child.pushed", facts)]
+
+    def _settle(self, frame: _Live) -> list[Draft]:
+        child, granted = frame.away.pop(self._random.randrange(len(frame.away)))
+        usage = self._usage()
+        self._use(frame, usage)
+        facts = frames.ChildSettled(
+            frame=frame.id,
+            child=child,
+            status="completed",
+            granted=granted,
+            usage=usage,
+            used=usage.spent,
+            wakes_parent=not frame.away and not frame.children,
+        )
+        return [self._draft("child.settled", facts)]
+
     def _update(self, frame: _Live) -> list[Draft]:
         facts = frames.FrameUpdated(
             frame=frame.id,
@@ -210,8 +235,10 @@ class Story:
             frame=frame.id,
             question=frame.question,
             kind="approval",
-            prior="waiting" if frame.children else "active",
+            prior="waiting" if frame.children or frame.away else "active",
             parent=frame.parent,
+            call=self._random.choice((None, self._ulid())),
+            within=self._random.choice((None, self._ulid())),
             released=frame.granted if frame.parent is not None else 0,
             token=self._random.choice((None, self._random.randbytes(32).hex())),
         )
@@ -230,7 +257,7 @@ class Story:
         facts = frames.FrameResumed(
             frame=frame.id,
             question=frame.question,
-            status="waiting" if frame.children else "active",
+            status="waiting" if frame.children or frame.away else "active",
             parent=frame.parent,
             reserved_again=frame.granted if frame.parent is not None else 0,
         )
@@ -244,7 +271,7 @@ class Story:
         if parent is not None:
             parent.children -= 1
             parent.usage, parent.used = parent.usage + frame.usage, parent.used + frame.used
-            wakes = not parent.children and parent.question is None
+            wakes = not parent.children and not parent.away and parent.question is None
         facts = frames.FramePopped(
             frame=frame.id,
             status=self._random.choice(("completed", "failed", "cancelled")),

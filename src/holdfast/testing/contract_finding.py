@@ -1,0 +1,122 @@
+"""The contract of finding: rows by declared columns, streams with work, who owns a stream and shows life."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core.tables import PROJECTIONS
+from holdfast.errors import StaleEpoch
+from holdfast.ports import Journal
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.testing.contract_kit import ACTOR, STREAM, Fixtures, pushed, stored
+from holdfast.testing.writer import Writer, note
+
+
+class FindContract(Fixtures):
+    """Finding rows without knowing their stream, and owners without asking them."""
+
+    def test_a_row_is_found_by_each_column_that_its_table_declares(self, writer: Writer, journal: Journal) -> None:
+        frame, question, token = _suspended(writer, ACTOR)
+        _suspended(writer, "actor/other")
+        for column, value in (("frame_id", frame), ("question_id", question), ("token_id", token)):
+            ((stream, row),) = journal.find("default", "suspended_frames", column, value, b"", 10)
+            assert stream == ACTOR
+            assert (row["frame_id"], row["question_id"], row["token_id"]) == (frame, question, token)
+            assert journal.find("acme", "suspended_frames", column, value, b"", 10) == []
+            assert journal.find("default", "suspended_frames", column, bytes(len(value)), b"", 10) == []
+
+    def test_rows_are_found_in_pages_in_order_of_key(self, writer: Writer, journal: Journal) -> None:
+        made = sorted(_suspended(writer, f"actor/a{number % 3}")[0] for number in range(7))
+        found, after = [], b""
+        while page := journal.find("default", "suspended_frames", None, None, after, 3):
+            found += [row["frame_id"] for _, row in page]
+            after = page[-1][1]["frame_id"]  # type: ignore[assignment]
+        assert found == made
+
+    def test_a_lookup_that_would_read_a_whole_table_is_a_defect(self, journal: Journal) -> None:
+        for table in PROJECTIONS:
+            for column in table.columns:
+                if column not in table.found_by:
+                    with pytest.raises(AssertionError):
+                        journal.find("default", table.name, column, 1, b"", 1)
+
+    def test_streams_with_live_frames_are_listed_in_order(self, writer: Writer, journal: Journal) -> None:
+        for name in ("actor/c", "actor/a", "actor/b"):
+            writer.append(name, pushed(writer))
+        frame = stored(journal, "actor/b")[0]
+        assert frame.type == "frame.pushed"
+        _pop(writer, "actor/b")
+        writer.append(STREAM, note())
+        Writer(journal, tenant="acme").append("actor/theirs", pushed(writer))
+        assert journal.streams_with_work("default", "", 10) == ["actor/a", "actor/c"]
+        assert journal.streams_with_work("default", "actor/a", 10) == ["actor/c"]
+        assert journal.streams_with_work("default", "", 1) == ["actor/a"]
+        assert journal.streams_with_work("nobody", "", 10) == []
+
+    def test_the_head_says_who_holds_the_lease(self, writer: Writer, journal: Journal) -> None:
+        writer.append(ACTOR, _taken(1, "w1"), pushed(writer), expected=0)
+        assert [event.epoch for event in stored(journal, ACTOR)] == [None, 1]
+        _owner(journal, 1, "w1")
+        writer.append(ACTOR, _taken(2, "w2"))
+        _owner(journal, 2, "w2")
+        with pytest.raises(StaleEpoch):
+            writer.append(ACTOR, _released(1, "w1"), epoch=1)
+        writer.append(ACTOR, _released(2, "w2"), epoch=2)
+        _owner(journal, 2, None)
+
+    def test_only_the_present_owner_gives_signs_of_life(
+        self, make_journal: Callable[[], Journal], writer: Writer, journal: Journal
+    ) -> None:
+        assert not journal.renew("default", ACTOR, 0)
+        writer.append(ACTOR, _taken(1, "w1"))
+        before = (journal.position(), journal.head("default", ACTOR))
+        assert journal.renewals("default", ACTOR) == 0
+        assert journal.renew("default", ACTOR, 1)
+        assert journal.renew("default", ACTOR, 1)
+        assert journal.renewals("default", ACTOR) == 2
+        assert (journal.position(), journal.head("default", ACTOR)) == before
+        assert not journal.renew("acme", ACTOR, 1)
+        writer.append(ACTOR, _taken(2, "w2"))
+        assert not journal.renew("default", ACTOR, 1)
+        assert journal.renew("default", ACTOR, 2)
+        writer.append(ACTOR, _released(2, "w2"), epoch=2)
+        assert not journal.renew("default", ACTOR, 2)
+        assert journal.renewals("default", ACTOR) == 3
+        assert journal.renewals("default", "actor/unknown") == 0
+
+
+def _owner(journal: Journal, epoch: int, holder: str | None) -> None:
+    head, state = journal.head("default", ACTOR), journal.load("default", ACTOR)
+    assert head is not None
+    assert (head.epoch, head.holder) == (state.epoch, state.holder) == (epoch, holder)
+
+
+def _taken(epoch: int, owner: str) -> Draft:
+    return Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner))
+
+
+def _released(epoch: int, owner: str) -> Draft:
+    return Draft(type="lease.released", facts=LeaseReleased(epoch=epoch, owner=owner))
+
+
+def _suspended(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
+    frame, question, token = writer.ports.ids.ulid(), writer.ports.ids.ulid(), secrets.token_bytes(32)
+    push = Draft(type="frame.pushed", facts=frames.FramePushed(frame=ulid_text(frame)))
+    facts = frames.FrameSuspended(
+        frame=ulid_text(frame), question=ulid_text(question), kind="input", prior="active", token=token.hex()
+    )
+    writer.append(stream, push, Draft(type="frame.suspended", facts=facts))
+    return frame, question, token
+
+
+def _pop(writer: Writer, stream: str) -> None:
+    (frame,) = writer.ports.journal.load("default", stream).frames
+    assert ulid_bytes(frame)
+    facts = frames.FramePopped(frame=frame, status="completed")
+    writer.append(stream, Draft(type="frame.popped", facts=facts))
