@@ -196,6 +196,8 @@ def resume(
     stream = stream_of(ports, acting, frame_id)
     frame = current(ports, acting, stream).frames.get(frame_id)
     question = None if frame is None else frame.question
+    if bring and question is not None and question.answer is not None and (approved is not None or content is not None):
+        _check_same(ports, acting, stream, question.id, approved, content)
     brings = bring and question is not None and question.answer is None and question.within is None
 
     def decide(states: States) -> Drafts:
@@ -219,6 +221,25 @@ def resume(
     if changed.repeated and changed.facts[-1][0] != "frame.resumed":
         return resume(ports, acting, frame_id)  # Somebody else gave the same answer meanwhile.
     return changed
+
+
+def _check_same(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    question: str,
+    approved: bool | None,
+    content: frames.AnswerContent | None,
+) -> None:
+    """An answer that is brought along after another one must be the same."""
+    known, given = answer_of(ports, acting, stream, question), content or frames.AnswerContent()
+    if known is not None and (known.approved, known.payload, known.arguments, known.note) != (
+        approved,
+        given.payload,
+        given.arguments,
+        given.note,
+    ):
+        raise AlreadyAnswered(f"Question {question} was answered already, in another way. Resume without an answer.")
 
 
 def answer_of(ports: Ports, acting: Acting, stream: str, question: str) -> Answer | None:
