@@ -115,8 +115,12 @@ class IndexView:
     ) -> FrameInfo:
         """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
         content = OutcomeContent(summary=summary, error=error, value=plain(value))
-        frames.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
-        return showing.frame_info(self._ports, self._acting, frame)
+        ended = frames.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
+        if ended is None:
+            return showing.frame_info(self._ports, self._acting, frame)
+        return showing.describe(
+            self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content
+        )
 
     def get_frame(self, frame: str) -> FrameInfo:
         """A frame with its texts, live or ended."""

@@ -127,7 +127,7 @@ def test_failing_or_cancelling_cancels_everything_below_leaf_first(hf: holdfast.
     right = hf.index.push_frame("right", parent=root, tokens=300)
     hf.index.record_usage(below, 50)
     hf.index.record_usage(right, 30)
-    hf.index.pop_frame(root, status, error="enough")
+    assert hf.index.pop_frame(root, status, error="enough") == hf.index.get_frame(root)
     popped = [event.facts for event in hf.journal.events(ACTOR, types=["frame.popped"])]
     assert [facts.frame for facts in popped] == [right, below, left, root]
     assert [facts.status for facts in popped] == ["cancelled", "cancelled", "cancelled", status]
@@ -139,6 +139,7 @@ def test_failing_or_cancelling_cancels_everything_below_leaf_first(hf: holdfast.
 def test_popping_twice_in_the_same_way_is_done_once(hf: holdfast.Holdfast) -> None:
     frame = hf.index.push_frame("once", scope=ACTOR)
     ended = hf.index.pop_frame(frame, summary="done")
+    assert ended == hf.index.get_frame(frame)
     before = hf.journal.position()
     assert hf.index.pop_frame(frame, summary="done") == ended
     for status, summary in (("completed", "otherwise"), ("failed", "done")):
@@ -244,7 +245,7 @@ def test_cancelling_reaches_into_other_scopes(hf: holdfast.Holdfast) -> None:
     away = hf.index.push_frame("away", parent=here, scope="actor/away", tokens=500)
     further = hf.index.push_frame("further", parent=away, scope="actor/further", tokens=300)
     hf.index.record_usage(further, 70)
-    hf.index.pop_frame(root, "failed", error="x")
+    assert hf.index.pop_frame(root, "failed", error="x") == hf.index.get_frame(root)
     for frame in (further, away, here):
         assert hf.index.get_frame(frame).status == "cancelled"
     assert hf.index.get_frame(root).tokens == holdfast.TokenBudget(granted=1000, used=70)

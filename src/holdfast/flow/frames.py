@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from holdfast.core.decide import lifecycle
 from holdfast.errors import (
     Draining,
@@ -22,7 +25,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
-from holdfast.records.frames import LIVE, Limits, StreamState
+from holdfast.records.frames import LIVE, Frame, Limits, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.resume import FrameInfo
 
@@ -219,13 +222,18 @@ def pop(
     key: str | None = None,
     expected: int | None = None,
     release: bool = False,
-) -> Changed:
-    """End a frame. Doing so twice in the same way is done once; `release` lets go of the lease with it."""
+) -> Ended | None:
+    """End a frame. Doing so twice in the same way is done once; `release` lets go of the lease with it.
+
+    Gives the frame as it ended, or None if it had ended before.
+    """
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
+    last: list[Frame] = []
 
     def decide(states: States) -> Drafts:
         check_live(ports, acting, states[stream], frame_id, expected)
+        last[:] = [states[stream].frames[frame_id]]
         drafts = lifecycle.pop(states, stream, frame_id, status, content)
         for name, events in drafts.items():
             if name not in (stream, _outer(states, stream, frame_id)):
@@ -240,11 +248,36 @@ def pop(
 
     try:
         same = like("frame.popped", content, frame=frame_id, status=status)
-        return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
+        changed = change(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
     except FrameEnded:
         if _ended_so(ports, acting, frame_id, status, content):
-            return Changed(appended=None, repeated=True)
+            return None
         raise
+    return None if changed.repeated else _ended(stream, last[0], changed)
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame as it ended."""
+
+    stream: str
+    frame: Frame
+    at: int
+
+
+def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
+    """What the rows of an ended frame say, known without reading them back."""
+    facts: frames.FramePopped = changed.first("frame.popped")
+    frame = replace(
+        live,
+        status=facts.status,
+        used=facts.used,
+        usage=facts.usage,
+        lent=0,
+        away={},
+        question=None,
+        version=changed.version_of("frame.popped"),
+    )
+    return Ended(stream=stream, frame=frame, at=changed.at)
 
 
 def _outer(states: States, stream: str, frame_id: str) -> str | None:

@@ -12,8 +12,8 @@ from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
 from holdfast.flow.change import state_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head
-from holdfast.records.events.envelope import ERASED, Event
-from holdfast.records.frames import LIVE, Frame, StreamState
+from holdfast.records.events.envelope import ERASED, Content, Erased, Event
+from holdfast.records.frames import Frame, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.reports import Query
 from holdfast.records.resume import FrameInfo, HandleInfo, QuestionInfo
@@ -70,9 +70,11 @@ def event_at(ports: Ports, acting: Acting, stream: str, version: int) -> Event |
 
 def field(event: Event | None, name: str) -> Any:
     """A field of an event's content: None if there is none, ERASED if it was erased."""
-    if event is None or event.content is None:
-        return None
-    return ERASED if event.content is ERASED else getattr(event.content, name, None)
+    return None if event is None else _part(event.content, name)
+
+
+def _part(content: Any, name: str) -> Any:
+    return ERASED if content is ERASED else getattr(content, name, None)
 
 
 def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
@@ -83,12 +85,17 @@ def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
     return _ended(ports, acting, frame_id) if frame is None else describe(ports, acting, stream, frame)
 
 
-def describe(ports: Ports, acting: Acting, stream: str, frame: Frame, row: Row | None = None) -> FrameInfo:
-    """A frame as people see it. `row` is given for one that has ended."""
+def describe(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    frame: Frame,
+    *,
+    completed_at: int | None = None,
+    outcome: Content | Erased | None = None,
+) -> FrameInfo:
+    """A frame as people see it; when it ended and what came of it are given for one that has."""
     goal = event_at(ports, acting, stream, frame.goal)
-    ended = row is not None and row["status"] not in LIVE
-    # The last thing that happened to an ended frame was its end.
-    end = event_at(ports, acting, stream, frame.version) if ended else None
     return FrameInfo(
         id=frame.id,
         scope=stream,
@@ -103,12 +110,12 @@ def describe(ports: Ports, acting: Acting, stream: str, frame: Frame, row: Row |
         usage=frame.usage,
         tool_calls=frame.tool_calls,
         created_at=frame.created_at,
-        completed_at=None if row is None else row["completed_at"],  # type: ignore[arg-type]
+        completed_at=completed_at,
         deadline=frame.deadline,
         version=frame.version,
-        summary=field(end, "summary"),
-        error=field(end, "error"),
-        value=field(end, "value"),
+        summary=_part(outcome, "summary"),
+        error=_part(outcome, "error"),
+        value=_part(outcome, "value"),
         context_hash=frame.context_hash,
         reservations=dict(frame.reservations),
         handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
@@ -128,7 +135,10 @@ def _ended(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
             found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
             rows[table] = [part for _, part in found]
         frame = assemble(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
-        return describe(ports, acting, stream, frame, row)
+        # The last thing that happened to an ended frame was its end.
+        end = event_at(ports, acting, stream, frame.version)
+        outcome, completed_at = None if end is None else end.content, row["completed_at"]
+        return describe(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
 
 
 def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
