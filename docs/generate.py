@@ -21,14 +21,18 @@ import msgspec
 import holdfast
 from holdfast import errors
 from holdfast.async_client import AsyncHoldfast, AsyncJournalView
+from holdfast.async_frame import AsyncFrame
+from holdfast.async_index import AsyncIndexView
 from holdfast.cli.main import COMMANDS, EXIT_CODES, exit_code, make_app
 from holdfast.client import Holdfast
+from holdfast.client_frame import Frame
+from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
-from holdfast.records import settings
+from holdfast.records import frames as frame_records
+from holdfast.records import resume, settings
 from holdfast.records.catalogue import _APP, CATALOGUE, EventType
 from holdfast.records.events.calls import PackedSegment
 from holdfast.records.events.work import TaskNode
-from holdfast.records.frames import Limits
 from holdfast.records.usage import Usage
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -80,10 +84,10 @@ Every event that a journal may hold: its name, its kind, the version of its sche
 its content. There are {count} names, and `app.…` for your own. Names and fields are for ever: an
 event once written is never rewritten, only read as a newer schema.
 
-Today holdfast itself writes `app.…` events through `hf.journal.append`, and `subject.erased` when
-something is erased. The frame and call events already have their tables, `fold` and `project`.
-The others are written down so that no journal ever has to change when sessions, packs, state,
-tasks and memory arrive.
+Today holdfast writes the events of frames, questions, calls and leases, `subject.erased` when
+something is erased, and your own `app.…` events through `hf.journal.append`. The others are
+written down so that no journal ever has to change when sessions, packs, state, tasks and memory
+arrive.
 
 - **owner** events carry the epoch of whoever owns the stream, and are refused once another owner
   took over.
@@ -118,7 +122,7 @@ def events() -> str:
     parts.append("## Records inside facts")
     parts.extend(
         f"### {record.__name__}\n\n{summary(record)}\n\n{_fields([(record, '')], frozenset())}"
-        for record in (Limits, Usage, PackedSegment, TaskNode)
+        for record in (frame_records.Limits, Usage, PackedSegment, TaskNode)
     )
     return page("Events", *parts)
 
@@ -210,8 +214,18 @@ caller can do. The message says what to do; no error of a database driver reache
 """
 
 ERRORS_END = """
-`InvalidValue` is also a `ValueError`. `VersionConflict` has `stream`, `expected` and `actual`;
-`StaleEpoch` has `stream`, `held` and `current`. The exit code is that of the [command line](cli.md).
+Some errors carry what a program needs to act on them:
+
+| error | attributes |
+| --- | --- |
+| `VersionConflict` | `stream`, `expected`, `actual` |
+| `StaleEpoch` | `stream`, `held`, `current` |
+| `InvalidTransition` and its kinds | `before`, `after`: statuses |
+| `FrameSuspended`, `Waiting` | `question` |
+| `InsufficientTokens` | `requested`, `available`; `BudgetExhausted` also `left` |
+
+`InvalidValue` is also a `ValueError`; `FrameNotFound`, `CallNotFound` and `QuestionNotFound` with
+their kinds are also `NotFound`. The exit code is that of the [command line](cli.md).
 """
 
 
@@ -268,45 +282,105 @@ def _option(argument: Any) -> list[str]:
 # Python
 
 ASYNC = """
-It has the members of `Holdfast`, and its `journal` those of `hf.journal`, to be awaited; {iterators}
-are used with `async for`. Each operation runs in a thread of the client's own, as a whole.
-Cancelling an `await` does not cancel the write: its key tells what happened.
+It has the members of `Holdfast`, its `journal` those of `hf.journal` and its `index` those of
+`hf.index`, to be awaited; {iterators} are used with `async for`. `hf.frame` gives an `AsyncFrame`
+for `async with`, with the members of `Frame`, of which {awaited} are methods to be awaited.
+`run` awaits an async function and runs any other in a thread; callbacks given to `on` are called
+on the loop and may be async.
+
+Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
+cancel the write: its key tells what happened.
 """
+
+LOW_LEVEL = """
+Frames are named by their ids, scopes by a `Scope` or its text. A `key` makes a call happen once;
+`expected_version` is that of the frame. See [Frames](../concepts/frames.md),
+[Questions](../concepts/questions.md) and [Recovery](../concepts/recovery.md).
+"""
+
+BLOCK = """
+For a `with` block; `open` and `leave` are what the block calls, for code that cannot use one. What
+becomes of the frame when the block is left is a [table](../concepts/frames.md#leaving-the-block).
+"""
+
+RECORDS = (
+    holdfast.Event,
+    holdfast.Appended,
+    holdfast.Verified,
+    holdfast.Finding,
+    holdfast.Erasure,
+    holdfast.Usage,
+    holdfast.TokenBudget,
+    holdfast.Limits,
+    holdfast.FrameInfo,
+    holdfast.QuestionInfo,
+    holdfast.Asked,
+    holdfast.Answer,
+    holdfast.ActorResumeState,
+    holdfast.PendingWork,
+    holdfast.Swept,
+)
+
+PARTS = (
+    resume.RecoverySummary,
+    resume.HandleInfo,
+    frame_records.Handle,
+    frame_records.ResultRef,
+    frame_records.Call,
+    frame_records.Question,
+)
 
 
 def python() -> str:
     """Every public name."""
     doors = [_callable(function) for function in (holdfast.open, holdfast.open_async, holdfast.restore)]
-    records = (holdfast.Event, holdfast.Appended, holdfast.Verified, holdfast.Finding, holdfast.Erasure, holdfast.Usage)
-    iterators = [name for name, member in vars(AsyncJournalView).items() if inspect.isasyncgenfunction(member)]
+    iterators = [f"`{name}`" for view in (AsyncJournalView, AsyncIndexView) for name in _iterated(view)]
+    awaited = [f"`{name}`" for name in _awaited(Frame, AsyncFrame)]
     return page(
         "Python",
         "Everything that `import holdfast` offers. What is not on this page is not public.",
         "## Opening\n\n" + table(["", ""], doors),
         _methods("Holdfast", Holdfast),
         _methods("hf.journal", JournalView),
+        _methods("Frame", Frame, BLOCK),
+        _methods("hf.index", IndexView, LOW_LEVEL),
         f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}",
-        ASYNC.format(iterators=", ".join(f"`{name}`" for name in iterators)),
+        ASYNC.format(iterators=", ".join(iterators), awaited=", ".join(awaited)),
         _methods("Scope", holdfast.Scope),
         "## Records\n\nFrozen, and plain to read.",
-        *(f"### {kind.__name__}\n\n{summary(kind)}\n\n{_members(kind)}" for kind in records),
+        *(_record(kind) for kind in RECORDS),
         f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is the one there is, and it is false.",
         f"### Settings\n\n{summary(holdfast.Settings)} See [Settings](settings.md).",
+        "## Parts of records\n\nFound in the fields of others; there is no need to make or import one.",
+        *(_record(kind) for kind in PARTS),
         "## Errors\n\nSee [Errors](errors.md): " + ", ".join(f"`{kind.__name__}`" for kind in _errors()) + ".",
         "## Version\n\n`holdfast.__version__` is the release that is installed, as text.",
     )
 
 
+def _iterated(view: type[Any]) -> list[str]:
+    """What is used with `async for`: whatever is not awaited."""
+    methods = ((name, member) for name, member in vars(view).items() if inspect.isfunction(member))
+    return [name for name, member in methods if not name.startswith("_") and not inspect.iscoroutinefunction(member)]
+
+
+def _awaited(plain: type[Any], awaited: type[Any]) -> list[str]:
+    """Properties of the one that are methods of the other."""
+    found = vars(awaited)
+    return [n for n, m in vars(plain).items() if isinstance(m, property) and inspect.iscoroutinefunction(found.get(n))]
+
+
 def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method: bool = False) -> list[str]:
     names: list[str] = []
     for name, parameter in list(inspect.signature(function).parameters.items())[method:]:
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(before.startswith("*") for before in names):
             names.append("*")
-        names.append(name if parameter.default is parameter.empty else f"{name}={parameter.default!r}")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        names.append(f"{stars}{name}" if parameter.default is parameter.empty else f"{name}={parameter.default!r}")
     return [f"`{owner}{function.__name__}({', '.join(names)})`", summary(function)]
 
 
-def _methods(title: str, kind: type[Any]) -> str:
+def _methods(title: str, kind: type[Any], more: str = "") -> str:
     rows = []
     for name, member in vars(kind).items():
         if name.startswith("_"):
@@ -317,17 +391,21 @@ def _methods(title: str, kind: type[Any]) -> str:
             rows.append(_callable(getattr(kind, name), f"{kind.__name__}."))
         elif inspect.isfunction(member):
             rows.append(_callable(member, "", method=True))
-    return f"## {title}\n\n{summary(kind)}\n\n{table(['', ''], rows)}"
+    return "\n\n".join([f"## {title}", summary(kind), *filter(None, [more.strip()]), table(["", ""], rows)])
+
+
+def _record(kind: type[Any]) -> str:
+    return f"### {kind.__name__}\n\n{summary(kind)}\n\n{_members(kind)}"
 
 
 def _members(kind: type[Any]) -> str:
-    rows = [[f"`{field.name}`", _annotation(kind, field.name)] for field in msgspec.structs.fields(kind)]
+    described = _attribute_docs(kind)
+    rows = []
+    for field in msgspec.structs.fields(kind):
+        about = f" {described[field.name]}" if field.name in described else ""
+        rows.append([f"`{field.name}`", f"`{kind.__annotations__[field.name]}`{about}"])
     rows += [[f"`{n}`", summary(p.fget)] for n, p in vars(kind).items() if isinstance(p, property)]
     return table(["", ""], rows)
-
-
-def _annotation(kind: type[Any], name: str) -> str:
-    return f"`{kind.__annotations__[name]}`"
 
 
 PAGES: dict[str, Callable[[], str]] = {

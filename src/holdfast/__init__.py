@@ -7,7 +7,7 @@
     flow/       one plain function per operation: load, decide, append, fold
     journal/    backends: memory, sqlite
     connect.py  the composition root: a URL becomes ports
-    client*.py  Holdfast and its views; async_client.py for asyncio
+    client*.py  Holdfast, its views and blocks; async_*.py for asyncio
     cli/        the command line
     testing/    the public kit: contracts, faults, clocks, the simulated disk
 

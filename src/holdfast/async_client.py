@@ -1,6 +1,5 @@
 """AsyncHoldfast: the same client for asyncio. Each operation crosses into a thread once, as a whole.
 
-The threads are its own: asyncio's default pool is small and shared with everybody.
 Cancelling an await does not cancel the write; its key answers what happened.
 """
 
@@ -9,52 +8,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
-from holdfast.client import Holdfast
+from holdfast.async_frame import AsyncFrame, RootFrame
+from holdfast.async_index import AsyncIndexView
+from holdfast.async_threads import Threads, on_loop
+from holdfast.client import Holdfast, frame_scope
 from holdfast.client import open as open_sync
+from holdfast.client_index import IndexView
 from holdfast.client_journal import Address, JournalView, StrPath
-from holdfast.errors import Closed
 from holdfast.flow import reading
 from holdfast.ports import Clock, Ids
 from holdfast.records.batches import Appended
 from holdfast.records.events.envelope import Erased, Event
+from holdfast.records.frames import Limits
 from holdfast.records.reports import Erasure, Progress, Query, Verified
+from holdfast.records.resume import QuestionInfo
 from holdfast.records.settings import Settings
-
-THREADS = 16
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Threads:
-    """A pool that a forked child makes anew: threads do not survive a fork."""
-
-    def __init__(self) -> None:
-        self._pid = -1
-        self._pool: ThreadPoolExecutor | None = None
-        self.closed = False
-
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """One crossing: the work goes on even if the await is cancelled."""
-        if self.closed:
-            raise Closed
-        if self._pool is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast")
-        context = copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: context.run(work, *args, **kwargs))
-
-    def close(self) -> None:
-        """Start nothing more; what is running finishes."""
-        self.closed = True
-        if self._pool is not None and self._pid == os.getpid():
-            self._pool.shutdown(wait=False)
 
 
 class AsyncJournalView:
@@ -213,6 +184,65 @@ class AsyncHoldfast:
         """What happened: read it, follow it, verify it, copy it, erase from it."""
         return AsyncJournalView(JournalView(self._client._ports, self._client._acting), self._threads)
 
+    @property
+    def index(self) -> AsyncIndexView:
+        """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
+        return AsyncIndexView(IndexView(self._client._ports, self._client._acting), self._threads)
+
+    def frame(
+        self,
+        goal: str,
+        *,
+        session: str | None = None,
+        actor: str = "main",
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: int | None = None,
+        limits: Limits | None = None,
+        on_error: str = "fail",
+    ) -> AsyncFrame:
+        """A root frame for an `async with` block. With a key, the frame that it stands for is taken up again."""
+        frame = RootFrame(
+            self._client._ports,
+            self._client._acting,
+            frame_scope(actor, session),
+            goal,
+            key=key,
+            inputs=inputs,
+            tokens=tokens,
+            limits=limits,
+            on_error=on_error,
+        )
+        return AsyncFrame(frame, self._threads)
+
+    def questions(self) -> AsyncIterator[QuestionInfo]:
+        """Every open question that somebody can answer, oldest frame first."""
+        return self.index.questions()
+
+    async def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        args: Any = None,
+        payload: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> str:
+        """See Holdfast.answer."""
+        return await self._threads.run(
+            self._client.answer, question, token=token, approve=approve, args=args, payload=payload, note=note, by=by
+        )
+
+    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """See Holdfast.on. The callback is called on the loop that runs now, and may be async."""
+        return self._client.on(event, on_loop(callback) if callable(callback) else callback)
+
+    async def drain(self, grace: float = 30.0) -> int:
+        """See Holdfast.drain."""
+        return await self._threads.wait(self._client.drain, grace)
+
     def tenant(self, name: str) -> AsyncHoldfast:
         """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
         return AsyncHoldfast(self._client.tenant(name), self._threads)
@@ -251,7 +281,13 @@ class Opening:
 
     async def _open(self) -> AsyncHoldfast:
         threads = Threads()
-        self._client = AsyncHoldfast(await threads.run(self._make), threads)
+        opening = asyncio.ensure_future(threads.run(self._make))
+        try:
+            client = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unclaimed)
+            raise
+        self._client = AsyncHoldfast(client, threads)
         return self._client
 
     def __await__(self) -> Generator[Any, None, AsyncHoldfast]:
@@ -265,6 +301,12 @@ class Opening:
     ) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _close_unclaimed(opening: asyncio.Future[Holdfast]) -> None:
+    """Nobody waits for this client any more: it must not keep its files open."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def open_async(

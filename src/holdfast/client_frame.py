@@ -3,8 +3,8 @@
 | leaves the block | the frame |
 |---|---|
 | normally | completed |
-| normally, suspended meanwhile | unchanged, and its lease is released |
-| by `Waiting`, or because it is suspended | unchanged, and its lease is released |
+| normally, but it or all work below it is suspended | unchanged, and its lease is released |
+| by `Waiting`, because it is suspended, or by `Draining` | unchanged, and its lease is released |
 | by another `Exception` | failed; `on_error="leave"` keeps it live |
 | by anything else (`CancelledError`, `KeyboardInterrupt`, `SystemExit`, `GeneratorExit`) | live, lease released |
 
@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from holdfast.core import stack
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import questions as rules
 from holdfast.core.values import is_record_type, plain, typed
-from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Refused, Waiting
+from holdfast.errors import Draining, FrameEnded, InvalidTransition, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow import asking, frames, owning, showing, steps, working
 from holdfast.ports import Acting, Ports
 from holdfast.records.budget import TokenBudget
@@ -89,7 +90,7 @@ class Frame:
             else:
                 self._id = known
                 if not self._replayed:
-                    owning.take(self._ports, self._acting, self._stream)
+                    owning.take_free(self._ports, self._acting, self._stream)
                     self._leased = True
         self._wake()
 
@@ -132,12 +133,11 @@ class Frame:
 
     def _wake(self) -> None:
         """Go on, if the frame was suspended and its question is answered or its timer rang."""
-        state = showing.current(self._ports, self._acting, self._stream)
-        live = state.frames.get(self.id)
-        question = None if live is None else live.question
-        if question is None or question.within is not None or not rules.due(question, self._ports.clock.now_ms()):
-            return
         try:
+            live = showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+            question = None if live is None else live.question
+            if question is None or question.within is not None or not rules.due(question, self._ports.clock.now_ms()):
+                return
             asking.resume(self._ports, self._acting, self.id)
         except BaseException:
             self._let_go()
@@ -157,37 +157,60 @@ class Frame:
                 self._complete()
             elif isinstance(error, Exception):
                 self._fail(error)
-        except BaseException as second:
+        except Exception as second:
             if error is None:
                 raise
             error.add_note(f"Frame {self.id} could not be ended: {second}")
         finally:
-            self._let_go()
+            self._let_go(error)
 
     def _complete(self) -> None:
-        if self._replayed or self.status not in ("active", "waiting"):
+        if self._replayed or self.status not in ("active", "waiting") or self._waits_below():
             return
         self._pop("completed", self._outcome)
 
+    def _waits_below(self) -> bool:
+        """Whether everything live below waits for answers: then this frame waits as well."""
+        live = showing.current(self._ports, self._acting, self._stream).frames
+        return self.id in live and stack.all_suspended(live, self.id)
+
     def _fail(self, error: Exception) -> None:
-        about = isinstance(error, Waiting | FrameSuspended) and self.status in ("suspended", "waiting")
-        if self._on_error == "leave" or about or self._replayed or self.status not in LIVE:
+        if self._on_error == "leave" or self._only_stopped(error) or self._replayed or self.status not in LIVE:
             error.add_note(f"Frame {self.id} is {self.status}.")
             return
         self._pop("failed", OutcomeContent(error=f"{type(error).__name__}: {error}"))
         error.add_note(f"Frame {self.id} failed with this.")
 
-    def _pop(self, status: str, content: OutcomeContent) -> None:
-        release = self._leased and bool(self._ports.leases.released(self._acting.tenant, self._stream))
-        frames.pop(self._ports, self._acting, self.id, status, content, release=release)
-        if release:
-            self._leased = False
-            self._ports.leases.left(self._acting.tenant, self._stream)
+    def _only_stopped(self, error: Exception) -> bool:
+        """Whether this is no failure: something waits for an answer, or the client shuts down."""
+        if isinstance(error, ExceptionGroup):  # A task group wraps what its tasks raise.
+            return all(self._only_stopped(part) for part in error.exceptions)
+        if isinstance(error, Draining):
+            return True
+        waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
+        return waits and self.status in ("suspended", "waiting")
 
-    def _let_go(self) -> None:
-        if self._leased:
-            self._leased = False
+    def _pop(self, status: str, content: OutcomeContent) -> None:
+        if not self._leased:
+            frames.pop(self._ports, self._acting, self.id, status, content)
+            return
+        with self._ports.leases.taking:  # Another thread must not count on a lease that is being given back.
+            release = bool(self._ports.leases.released(self._acting.tenant, self._stream))
+            frames.pop(self._ports, self._acting, self.id, status, content, release=release)
+            if release:
+                self._leased = False
+                self._ports.leases.left(self._acting.tenant, self._stream)
+
+    def _let_go(self, error: BaseException | None = None) -> None:
+        if not self._leased:
+            return
+        self._leased = False
+        try:
             owning.let_go(self._ports, self._acting, self._stream)
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f"The lease of {self._stream} could not be given back: {second}")
 
     # what it is
 
@@ -257,8 +280,8 @@ class Frame:
 
     def run(self, fn: Callable[..., T], *args: Any, key: str, if_interrupted: str = "ask", as_: Any = None) -> T:
         """Run something once. Again with its key, it gives what it gave; if it was torn, `if_interrupted` decides."""
-        begun = steps.begin(self._ports, self._acting, self.id, key, if_interrupted)
         kind = return_type(fn, as_)
+        begun = steps.begin(self._ports, self._acting, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, typed(begun.known[0], kind))
         try:
@@ -324,9 +347,9 @@ class Frame:
             key=key,
         )
 
-    def detach(self, *handles: str, reason: str | None = None) -> str | None:
+    def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
-        return working.remove_handles(self._ports, self._acting, self.id, handles, reason, None)
+        return working.remove_handles(self._ports, self._acting, self.id, handles, reason, key)
 
     # questions
 

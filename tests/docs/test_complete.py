@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -15,16 +16,29 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.cli.main import COMMANDS, EXIT_CODES, make_app
+from holdfast.client import Holdfast
+from holdfast.client_frame import Frame
+from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.records.catalogue import CATALOGUE
 
 from .pages import DOCS, ROOT, anchors, blocks, links, name, pages
 
 PAGES = pages()
+PUBLIC = [getattr(holdfast, public) for public in holdfast.__all__]
+STRUCTS = [found for found in PUBLIC if isinstance(found, type) and issubclass(found, msgspec.Struct)]
+RECORDS = [record for record in STRUCTS if record not in (holdfast.Scope, holdfast.Settings)]
+"""Records that are given to callers; scopes and settings have sections of their own."""
 
 
 def text(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
+
+
+def section(title: str, level: str = "##") -> str:
+    """What the Python reference says under a heading."""
+    (found,) = re.findall(rf"(?ms)^{level} {re.escape(title)}\n(.*?)(?=^##|\Z)", text("reference/python.md"))
+    return str(found)
 
 
 def generator() -> ModuleType:
@@ -95,9 +109,31 @@ def test_every_public_name_is_documented(public: str) -> None:
     assert re.search(rf"\b{public}\b", text("reference/python.md"))
 
 
-def test_every_method_and_envelope_field_is_documented() -> None:
-    for member in (found for found in vars(JournalView) if not found.startswith("_")):
-        assert f"`{member}(" in text("reference/python.md")
+@pytest.mark.parametrize(
+    ("title", "kind"), [("Holdfast", Holdfast), ("hf.journal", JournalView), ("hf.index", IndexView), ("Frame", Frame)]
+)
+def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:
+    written = section(title)
+    for member, found in vars(kind).items():
+        if member.startswith("_"):
+            continue
+        if not inspect.isfunction(found):
+            assert f"| `{member}` | " in written
+            continue
+        (signature,) = re.findall(rf"^\| `{member}\(([^`]*)\)` \| \S", written, re.MULTILINE)
+        names = [name for name in inspect.signature(found).parameters if name != "self"]
+        assert re.findall(r"(?:^|, )\**(\w+)", signature) == names
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_of_a_public_record_is_documented(record: type) -> None:
+    written = section(record.__name__, "###")
+    properties = [name for name, found in vars(record).items() if isinstance(found, property)]
+    for field in (*(field.name for field in msgspec.structs.fields(record)), *properties):
+        assert f"| `{field}` |" in written
+
+
+def test_every_envelope_field_is_documented() -> None:
     envelope = text("concepts/journal.md")
     for field in msgspec.structs.fields(holdfast.Event):
         assert f"`{field.name}`" in envelope

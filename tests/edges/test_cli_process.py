@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli import demo
+from holdfast.cli.main import main
 
 # Whoever runs the tests in the background ignores Ctrl-C, and children would inherit that.
 _HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -43,7 +45,8 @@ def test_the_installed_command_runs() -> None:
 def test_help_imports_no_command_and_no_database() -> None:
     code = (
         "import sys; from holdfast.cli.main import main; main(['--help']);"
-        "late = {'apsw', *(f'holdfast.cli.{name}' for name in ('show', 'admin', 'doctor', 'demo', 'output'))};"
+        "late = {'apsw', 'rich.tree', *(f'holdfast.cli.{name}' for name in "
+        "('show', 'stack', 'tree', 'questions', 'answer', 'admin', 'doctor', 'demo', 'demo_work', 'output'))};"
         "sys.exit(', '.join(late & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -123,54 +126,66 @@ def on_a_terminal(*arguments: object, **environment: str) -> str:
     return shown.decode()
 
 
-def test_the_demo_kills_a_writer_and_loses_nothing(tmp_path: Path) -> None:
+def test_the_demo_kills_an_agent_and_pays_exactly_once(tmp_path: Path) -> None:
     done = start("demo", "--json", env={**os.environ, "TMPDIR": str(tmp_path)})
     out, err = done.communicate(timeout=60)
     story = json.loads(out)
     assert (done.returncode, err) == (0, "")
     assert story["ok"]
-    assert story["acknowledged"] > 20
-    assert 0 <= story["found"] - story["acknowledged"] <= 1
-    assert (story["lost"], story["invented"], story["twice"]) == (0, 0, 0)
-    assert set(story["retried"].values()) <= {"new", "repeated"}
-    assert story["seconds"] < 20
+    assert (story["killed"], story["live_after_kill"], story["live"]) == (True, 3, 0)
+    assert story["ran"] == story["ran_before_kill"] == {"read-mail": 1, "find-payment": 1, "refund": 1}
+    assert (story["paid"], story["answered"], story["result"]) == (1, True, story["outcome"])
+    assert story["asked"] == "Step 'refund' may have run. Run again?"
+    assert [(frame["status"], frame["used"]) for frame in story["frames"]] == [
+        ("completed", 970),
+        ("completed", 400),
+        ("completed", 90),
+    ]
+    assert (story["verified"], story["findings"]) == (True, 0)
+    assert story["seconds"] < 15
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_demo_tells_its_story_in_a_pipe(tmp_path: Path) -> None:
-    done = start("demo", env={**os.environ, "TMPDIR": str(tmp_path)})
+    variables = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    done = start("demo", env=variables)
     out, err = done.communicate(timeout=60)
     assert (done.returncode, err) == (0, "")
     assert "SIGKILL" in out
-    assert "0 lost" in out
+    assert "    - Refund order 17  waiting" in out
+    assert "open call: run refund (if interrupted: ask)" in out
+    assert "Steps run again: 0. Paid: 1." in out
+    assert "$ holdfast answer agent.db " in out
+    assert "  - Answer Alice's mail  completed" in out
     assert "0 findings" in out
-    assert out.splitlines()[-1].startswith("Killed in the middle of its work")
+    assert out.splitlines()[-1].startswith("Killed while it paid, and paid exactly once")
     assert "\x1b" not in out
 
 
-def test_the_demo_would_notice_a_loss(tmp_path: Path) -> None:
-    """A planted bug: every third write is acknowledged without being made."""
-    bug = """
-import sys, holdfast.client_journal as module
-from holdfast.cli import demo
-real, seen = module.JournalView.append, []
-def append(self, *args, **kwargs):
-    seen.append(kwargs["key"])
-    return None if len(seen) % 3 == 0 else real(self, *args, **kwargs)
-module.JournalView.append = append
-demo._write(sys.argv[1])
-"""
-    code = f"""
-import subprocess, sys
-from holdfast.cli import demo, main
-real = subprocess.Popen
-def popen(command, **options):
-    return real([command[0], "-c", {bug!r}, command[-1]] if "holdfast.cli.demo" in command else command, **options)
-demo.subprocess.Popen = popen
-sys.exit(main.main(["demo", "--json"]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    story = json.loads(done.stdout)
+BUGS = {
+    "a torn call is run again without asking": "steps.torn_call = lambda call: 'retry'",
+    "finished steps are forgotten": "working.remembered = lambda *given: []",
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A planted bug, in the processes that do the work."""
+    code = f"import sys; from holdfast.flow import steps, working; {BUGS[bug]}; "
+    code += "from holdfast.cli.demo_work import main; main(*sys.argv[1:])"
+    monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
+    assert main(["demo", "--json"]) == 1
+    story = json.loads(capsys.readouterr().out)
     assert not story["ok"]
-    assert story["lost"] > 5
+    assert max(story["ran"].values()) > 1
+    assert story["paid"] == story["ran"]["refund"]
+
+
+def test_a_demo_that_cannot_work_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", "print('failed here')"])
+    assert main(["demo", "--json"]) == 3
+    assert capsys.readouterr().err == (
+        "holdfast: The demo's agent could not do its work (failed here). Run `holdfast doctor`.\n"
+    )

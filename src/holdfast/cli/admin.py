@@ -185,7 +185,7 @@ def erase(
 
 
 def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise Refused("Nothing was erased: there is nobody to ask. Add --yes to erase without asking.")
     sys.stderr.write(printable(question))
     sys.stderr.flush()

@@ -48,6 +48,20 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "log": Command("show:log", "Show what happened, and follow it."),
+    "stack": Command(
+        "stack:stack",
+        "Show the live frames as a tree.",
+        "[PATH] [SCOPE]",
+        "Only looks. Without a SCOPE, every scope with live frames is shown. Where HOLDFAST_URL names the journal, "
+        "write --scope SCOPE.",
+    ),
+    "questions": Command("questions:questions", "Show the questions that wait for an answer."),
+    "answer": Command(
+        "answer:answer",
+        "Answer a question by its id, or with its link token.",
+        "[PATH] QUESTION",
+        "The work goes on when its owner runs again. One question has one answer; the same one again changes nothing.",
+    ),
     "verify": Command(
         "admin:verify",
         "Check every chain, version, row, reference and artifact.",
@@ -86,9 +100,9 @@ COMMANDS = {
     ),
     "demo": Command(
         "demo:demo",
-        "Kill a writer in the middle of its work and lose nothing.",
+        "Kill an agent while it pays money back, resume it, and pay exactly once.",
         "",
-        "Takes a few seconds and leaves nothing behind.",
+        "Takes a few seconds, in a temporary folder, and leaves nothing behind.",
     ),
 }
 
@@ -97,7 +111,8 @@ def make_app() -> App:
     """The application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
-        help="Durable state for LLM agents: look into a journal, check it, copy it, erase from it.\n\n"
+        help="Durable state for LLM agents: look into a journal, answer its questions, check it, copy it, "
+        "erase from it.\n\n"
         "PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
         version=__version__,
         result_action="return_value",

@@ -78,6 +78,11 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
 
 
+def fields(record: msgspec.Struct) -> dict[str, Any]:
+    """A record's fields as plain values, of which some may have been erased: those are None."""
+    return {name: plain(getattr(record, name)) for name in record.__struct_fields__}
+
+
 def facts_table(rows: list[tuple[str, str]]) -> Table:
     """Names and values, without lines."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -86,6 +91,21 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(Text(printable(name)), Text(printable(value)))
     return table
+
+
+def span(milliseconds: int) -> str:
+    """A length of time as people say it: its two largest units."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    parts: list[str] = []
+    rest = milliseconds // 1000
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, seconds)
+        if amount or parts:
+            parts.append(f"{amount:,} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if not part.startswith("0 "))
 
 
 def size(count: int) -> str:

@@ -36,7 +36,7 @@ def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
 
 def children(frames: Frames, frame_id: str) -> list[Frame]:
     """Live children in the same stream, oldest first."""
-    return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.id)
+    return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.pushed)
 
 
 def has_live_children(frames: Frames, frame: Frame) -> bool:
@@ -54,12 +54,12 @@ def leaf_first(frames: Frames, frame_id: str) -> Iterator[Frame]:
 def leaves(frames: Frames) -> list[Frame]:
     """Every live frame with nothing live below it in this stream, oldest first."""
     parents = {frame.parent for frame in frames.values()}
-    return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.id)
+    return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.pushed)
 
 
 def top(frames: Frames) -> Frame | None:
     """The deepest live frame; of several, the newest."""
-    return max(frames.values(), key=lambda frame: (frame.depth, frame.id), default=None)
+    return max(frames.values(), key=lambda frame: (frame.depth, frame.pushed), default=None)
 
 
 def in_order(frames: Frames) -> list[Frame]:
@@ -71,7 +71,7 @@ def in_order(frames: Frames) -> list[Frame]:
         for child in children(frames, frame.id):
             visit(child)
 
-    for root in sorted((frame for frame in frames.values() if frame.parent is None), key=lambda frame: frame.id):
+    for root in sorted((frame for frame in frames.values() if frame.parent is None), key=lambda frame: frame.pushed):
         visit(root)
     return found
 
@@ -81,7 +81,7 @@ def all_suspended(frames: Frames, frame_id: str) -> bool:
     below = list(leaf_first(frames, frame_id))
     return (
         bool(below)
-        and not frames[frame_id].away
+        and not any(frame.away for frame in (frames[frame_id], *below))
         and all(frame.status == "suspended" or any(other.parent == frame.id for other in below) for frame in below)
     )
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
-from holdfast.records.frames import Call, Frame, Handle, Limits, Question, ResultRef, StreamState
+from holdfast.records.frames import LIVE, Call, Frame, Handle, Limits, Question, ResultRef, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
+
+ULID_BYTES = 16
 
 Rows = Mapping[str, Iterable[Mapping[str, Any]]]
 
@@ -26,24 +28,25 @@ def assemble(head: Head, rows: Rows) -> StreamState:
 
 
 def _assemble(head: Head, rows: Rows) -> StreamState:
-    frames = {ulid_text(row["frame_id"]): dict(row) for row in rows["frames"]}
+    frames = {_id(row["frame_id"]): dict(row) for row in rows["frames"]}
     parts: dict[str, dict[str, Any]] = {
         id: {"away": {}, "reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
     }
     for row in rows["frame_reservations"]:
         if row["amount"]:
-            parts[ulid_text(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
+            parts[_id(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
     for row in rows["frame_handles"]:
-        parts[ulid_text(row["frame_id"])]["handles"][row["handle_id"]] = _handle(row)
+        parts[_id(row["frame_id"])]["handles"][row["handle_id"]] = _handle(row)
     for row in rows["frame_results"]:
-        parts[ulid_text(row["frame_id"])]["results"].append(_result(row))
+        parts[_id(row["frame_id"])]["results"].append(_result(row))
     for row in rows["frame_calls"]:
         call = _call(row)
-        parts[ulid_text(row["frame_id"])]["calls"][call.id] = call
+        parts[_id(row["frame_id"])]["calls"][call.id] = call
     for row in rows["frame_children"]:
-        parts[ulid_text(row["frame_id"])]["away"][ulid_text(row["child_frame_id"])] = row["child_stream"]
+        parts[_id(row["frame_id"])]["away"][_id(row["child_frame_id"])] = row["child_stream"]
     for row in rows["suspended_frames"]:
-        parts[ulid_text(row["frame_id"])]["question"] = _question(row)
+        parts[_id(row["frame_id"])]["question"] = _question(row)
+    _check_lines(frames)
     return StreamState(
         version=head.version,
         epoch=head.epoch,
@@ -51,6 +54,15 @@ def _assemble(head: Head, rows: Rows) -> StreamState:
         closed=head.closed,
         frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
     )
+
+
+def _check_lines(frames: dict[str, dict[str, Any]]) -> None:
+    """A live frame stands on a live parent, one level above: else walking up would never end, or end nowhere."""
+    for id, row in frames.items():
+        parent = _ulid(row["parent_frame_id"])
+        # An ended frame is read alone, without its parent.
+        if parent is not None and row["status"] in LIVE and frames[parent]["depth"] != row["depth"] - 1:
+            raise ValueError(f"frame {id} is not one level below its parent")
 
 
 def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
@@ -114,7 +126,7 @@ def _result(row: Mapping[str, Any]) -> ResultRef:
 
 def _call(row: Mapping[str, Any]) -> Call:
     return Call(
-        id=ulid_text(row["call_id"]),
+        id=_id(row["call_id"]),
         kind=row["kind"],
         name=row["name"],
         if_interrupted=row["if_interrupted"],
@@ -124,7 +136,7 @@ def _call(row: Mapping[str, Any]) -> Call:
 
 def _question(row: Mapping[str, Any]) -> Question:
     return Question(
-        id=ulid_text(row["question_id"]),
+        id=_id(row["question_id"]),
         kind=row["kind"],
         prior=row["prior"],
         version=row["version"],
@@ -140,5 +152,11 @@ def _question(row: Mapping[str, Any]) -> Question:
     )
 
 
+def _id(raw: bytes) -> str:
+    if len(raw) != ULID_BYTES:
+        raise ValueError("an id is not sixteen bytes long")
+    return ulid_text(raw)
+
+
 def _ulid(raw: bytes | None) -> str | None:
-    return None if raw is None else ulid_text(raw)
+    return None if raw is None else _id(raw)

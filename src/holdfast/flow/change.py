@@ -59,11 +59,18 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     appended: Appended | None
     facts: tuple[tuple[str, Any], ...] = ()
     """Type and facts of each event in the first stream, as they are stored."""
+    version: int = 0
+    """The version of the first of them."""
+    at: int = 0
     repeated: bool = False
 
     def first(self, type_name: str) -> Any:
         """The facts of the last event of a type: what the caller asked for comes after what it entails."""
         return next(facts for name, facts in reversed(self.facts) if name == type_name)
+
+    def version_of(self, type_name: str) -> int:
+        """The version of the last event of a type."""
+        return self.version + max(index for index, (name, _) in enumerate(self.facts) if name == type_name)
 
 
 def change(
@@ -172,10 +179,20 @@ def _write_decided(
     batch = sealed_batch(ports, acting, decided)
     appended = _append(ports, acting, decided, batch, states)
     if appended.repeated and key is not None:
-        stored = [decode_event(event) for event in ports.journal.by_key(acting.tenant, first, key)]
-        return Changed(appended=appended, facts=_facts(stored), repeated=True), []
-    mine = [(draft.type, draft.facts) for part in decided if part.stream == first for draft in part.events]
-    return Changed(appended=appended, facts=tuple(mine)), told(ports, acting, decided, batch, appended)
+        stored = ports.journal.by_key(acting.tenant, first, key)
+        if not any(part.events[0].id == stored[0].id for part in batch.parts):
+            return Changed(
+                appended=appended, facts=_facts([decode_event(event) for event in stored]), repeated=True
+            ), []
+        # It was this very call, asked again because its outcome was unknown.
+    place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
+    changed = Changed(
+        appended=appended,
+        facts=tuple((draft.type, draft.facts) for draft in decided[place].events),
+        version=appended.parts[place].first,
+        at=batch.parts[place].events[0].at,
+    )
+    return changed, told(ports, acting, decided, batch, appended)
 
 
 def _facts(events: Sequence[Event]) -> tuple[tuple[str, Any], ...]:

@@ -56,20 +56,15 @@ def push(
         raise Draining
     check_goal(content)
     above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
-    if stream is None:
-        if above is None:
-            raise InvalidValue("A frame needs a scope to live in, or a parent.")
-        stream = above[0]
+    home = _home(stream, above)
     new = frame_id or ulid_text(ports.ids.ulid())
-    if frame_id is not None:
-        raw_id(frame_id)
-        if _known(ports, acting, frame_id, content, parent):
-            return frame_id
+    if frame_id is not None and _known(ports, acting, frame_id, content, parent):
+        return frame_id
 
     def decide(states: States) -> Drafts:
         drafts = lifecycle.push(
             states,
-            stream,
+            home,
             new,
             parent=above,
             tokens=tokens,
@@ -79,25 +74,40 @@ def push(
             now=ports.clock.now_ms(),
         )
         if lease:
-            drafts[stream] = [*ports.leases.wanted(acting.tenant, stream, states[stream]), *drafts[stream]]
+            drafts[home] = [*ports.leases.wanted(acting.tenant, home, states[home]), *drafts[home]]
         return drafts
 
+    streams = (home,) if above is None or above[0] == home else (home, above[0])
+    try:
+        changed = change(ports, acting, streams, decide, key=key, same=_same_push(content, tokens, parent))
+    except ParentNotFound:
+        assert parent is not None
+        raise _parent_problem(ports, acting, parent) from None
+    made: str = changed.first("frame.pushed").frame
+    ports.states.note_place(acting.tenant, made, home)
+    return made
+
+
+def _home(stream: str | None, above: tuple[str, str] | None) -> str:
+    """Where a new frame lives: where it is put, or with its parent."""
+    if stream is not None:
+        return stream
+    if above is None:
+        raise InvalidValue("A frame needs a scope to live in, or a parent.")
+    return above[0]
+
+
+def _same_push(content: frames.GoalContent, tokens: object, parent: str | None) -> Callable[[list[Event]], bool]:
+    """Whether a key stands for this very push."""
+    facts = {"granted": tokens} if isinstance(tokens, int) else {}
+
     def same(events: list[Event]) -> bool:
-        facts = {"granted": tokens} if isinstance(tokens, int) else {}
         if not like("frame.pushed", content, **facts)(events):
             return False
         pushed = next(event.facts for event in events if event.type == "frame.pushed")
         return bool((pushed.parent or pushed.outer) == parent)
 
-    streams = (stream,) if above is None or above[0] == stream else (stream, above[0])
-    try:
-        changed = change(ports, acting, streams, decide, key=key, same=same)
-    except ParentNotFound:
-        assert parent is not None
-        raise _parent_problem(ports, acting, parent) from None
-    made: str = changed.first("frame.pushed").frame
-    ports.states.note_place(acting.tenant, made, stream)
-    return made
+    return same
 
 
 def check_goal(content: frames.GoalContent) -> None:
@@ -127,6 +137,7 @@ def _parent_problem(ports: Ports, acting: Acting, parent: str) -> ParentNotActiv
 
 def _known(ports: Ports, acting: Acting, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
     """Whether this very frame exists already; another one with its id is refused."""
+    raw_id(frame_id)
     try:
         stream, row = row_of(ports, acting, frame_id)
     except FrameNotFound:

@@ -46,6 +46,8 @@ class Leases:
     def after_fork(self) -> None:
         """A child owns nothing of its parent's."""
         self._held: dict[Place, _Held] = {}
+        self._silent: dict[Place, int] = {}
+        """Epochs whose owner was watched and gave no sign: only these may be taken over."""
         self._mutex = threading.Lock()
         self.taking = threading.RLock()
         """Held from deciding to take a lease until it is noted, so that two threads do not take it from each other."""
@@ -86,6 +88,8 @@ class Leases:
         """The event that takes the lease; none if it is ours already. Call `free` before, `taken` after."""
         if self.holds(tenant, stream):
             return []
+        if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
+            raise _busy(stream)  # Somebody was quicker, since we looked.
         return [Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._ms))]
 
     @property
@@ -108,6 +112,7 @@ class Leases:
                 held = self._held[tenant, stream] = _Held(epoch)
             held.epoch = max(held.epoch, epoch)
             held.count += 1
+            self._silent.pop((tenant, stream), None)
             self._keep_alive()
 
     def left(self, tenant: str, stream: str) -> None:
@@ -129,7 +134,7 @@ class Leases:
 
     def await_free(self, tenant: str, stream: str, state: StreamState) -> None:
         """Return once the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts."""
-        if state.holder is None or state.holder == self.name or self._process.surely_gone(state.holder):
+        if self._is_free(state):
             return
         before = self._signs(tenant, stream)
         began = self._clock.monotonic()
@@ -139,10 +144,11 @@ class Leases:
             if head is None or head.holder is None:
                 return
             if self._signs(tenant, stream) != before:
-                raise ActorBusy(
-                    f"Another process works on {stream} and shows signs of life. Try again later, or use another "
-                    "actor or session."
-                )
+                raise _busy(stream)
+        self._silent[tenant, stream] = before[0]
+
+    def _is_free(self, state: StreamState) -> bool:
+        return state.holder is None or state.holder == self.name or self._process.surely_gone(state.holder)
 
     def _signs(self, tenant: str, stream: str) -> tuple[int, int, int]:
         head = self._journal.head(tenant, stream)
@@ -176,3 +182,9 @@ class Leases:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
+
+
+def _busy(stream: str) -> ActorBusy:
+    return ActorBusy(
+        f"Another process works on {stream} and shows signs of life. Try again later, or use another actor or session."
+    )

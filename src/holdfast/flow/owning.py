@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.core import stack
 from holdfast.core.stack import leaves
-from holdfast.errors import NotOwner
+from holdfast.errors import ActorBusy
 from holdfast.flow.change import Drafts, States, change, state_of
 from holdfast.flow.showing import current, describe, event_at, field
 from holdfast.ports import Acting, Ports
@@ -25,6 +25,11 @@ _FOR_PEOPLE = frozenset({"approval", "input"})
 def take(ports: Ports, acting: Acting, stream: str) -> int:
     """Own a stream, or count as one more user of it; gives the epoch. Waits while its owner may be alive."""
     await_free(ports, acting, stream)
+    return take_free(ports, acting, stream)
+
+
+def take_free(ports: Ports, acting: Acting, stream: str) -> int:
+    """As `take`, for who has awaited it: watching a silent owner twice would take twice as long."""
     with ports.leases.taking:
         change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
         return note_taken(ports, acting, stream)
@@ -46,18 +51,19 @@ def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
     if state.holder != ports.leases.name:
         state = current(ports, acting, stream)
     if state.holder != ports.leases.name:
-        raise NotOwner
+        raise ActorBusy  # Somebody with the same key was quicker.
     ports.leases.taken(acting.tenant, stream, state.epoch)
     return state.epoch
 
 
 def let_go(ports: Ports, acting: Acting, stream: str) -> None:
-    """One user less; the last one gives the lease back."""
-    try:
-        if ports.leases.released(acting.tenant, stream):
-            change(ports, acting, (stream,), lambda states: {stream: ports.leases.released(acting.tenant, stream)})
-    finally:
-        ports.leases.left(acting.tenant, stream)
+    """One user less; the last one gives the lease back. Nobody takes it meanwhile, or counts on it."""
+    with ports.leases.taking:
+        try:
+            if ports.leases.released(acting.tenant, stream):
+                change(ports, acting, (stream,), lambda states: {stream: ports.leases.released(acting.tenant, stream)})
+        finally:
+            ports.leases.left(acting.tenant, stream)
 
 
 def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:

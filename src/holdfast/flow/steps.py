@@ -14,7 +14,7 @@ import msgspec
 from holdfast.ambient import renew_in_child
 from holdfast.core.step import torn_call
 from holdfast.core.values import plain
-from holdfast.errors import EffectFailed, HoldfastError, InvalidValue, Refused, Waiting
+from holdfast.errors import EffectFailed, HoldfastError, InvalidValue, Refused, TooLarge, Waiting
 from holdfast.flow import asking, working
 from holdfast.flow.showing import current, stream_of
 from holdfast.ports import Acting, Ports
@@ -91,7 +91,9 @@ def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> 
         raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
     answer = may_run_again(ports, acting, frame, f"Step {key!r}", torn)
     if answer.approved:
-        return Begun(call=torn.id)
+        # Approved once is approved for one run: if that one is torn as well, somebody is asked again.
+        working.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
+        return Begun(call=working.begin_run(ports, acting, frame, key, torn.if_interrupted))
     done(ports, acting, frame, key, torn.id, answer.payload)
     return Begun(known=(answer.payload,))
 
@@ -101,7 +103,7 @@ def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Cal
     content = QuestionContent(
         reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT], recommended=DO_NOT
     )
-    asked = asking.suspend(ports, acting, frame, content, call=torn.id, key=f"{torn.id}/torn")
+    asked = asking.suspend(ports, acting, frame, content, call=torn.id, subtree=True, key=f"{torn.id}/torn")
     answer = asking.answer_of(ports, acting, stream_of(ports, acting, frame), asked.question)
     if answer is None:
         raise Waiting(
@@ -119,8 +121,10 @@ def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: A
     try:
         kept = plain(value)
         working.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))
-    except InvalidValue:
-        working.end_run(ports, acting, frame, call, error="unstorable: it gave no plain data", key=memo_key(frame, key))
+    except (InvalidValue, TooLarge):
+        working.end_run(
+            ports, acting, frame, call, error="unstorable: no plain data, or too much", key=memo_key(frame, key)
+        )
         raise
     finally:
         RUNNING.leave(frame, key)

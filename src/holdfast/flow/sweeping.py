@@ -11,7 +11,7 @@ from holdfast.core.decide import questions as rules
 from holdfast.errors import Conflict, HoldfastError, Refused, Unavailable
 from holdfast.flow import owning
 from holdfast.flow.asking import resume
-from holdfast.flow.change import change
+from holdfast.flow.change import Drafts, States, change
 from holdfast.flow.frames import pop
 from holdfast.flow.showing import current, streams_with_work
 from holdfast.ports import Acting, Ports
@@ -65,8 +65,12 @@ def _flag(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None
     key = f"{frame.id}/overdue/{frame.deadline}"
     if ports.journal.by_key(acting.tenant, stream, key):
         return None
-    change(ports, acting, (stream,), lambda states: {stream: [Draft(type="frame.overdue", facts=facts)]}, key=key)
-    return "overdue"
+
+    def decide(states: States) -> Drafts:
+        # It may have ended since it was looked at, even by this sweep.
+        return {stream: [Draft(type="frame.overdue", facts=facts)] if frame.id in states[stream].frames else []}
+
+    return "overdue" if change(ports, acting, (stream,), decide, key=key).appended else None
 
 
 def _fail_orphan(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame) -> str | None:

@@ -84,7 +84,10 @@ def remove_handles(
         frame,
         lambda state: evidence.remove_handles(state, frame, handles, removal, reason),
         key=key,
-        same=lambda events: events[-1].facts.handles == tuple(dict.fromkeys(handles)),
+        same=lambda events: (
+            events[-1].type == "frame.handles_removed"
+            and (events[-1].facts.frame, events[-1].facts.handles) == (frame, tuple(dict.fromkeys(handles)))
+        ),
     )
     return changed.first("frame.handles_removed").removal if changed.appended else None
 
@@ -186,7 +189,7 @@ def end_model(
             finish=finish,
             error=None if error is None else _code(error),
             retryable=retryable,
-            doubtful=doubtful,
+            doubtful=None if doubtful is None else amounts.usage_of(doubtful),
             content=content,
         ),
         like(type_name, content, frame=frame, call=call, usage=record),

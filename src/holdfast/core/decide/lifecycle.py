@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.decide.amounts import check_limits, grant, whole
 from holdfast.core.stack import ancestry, children, earliest, has_live_children, leaf_first, live_frame, tightest
 from holdfast.errors import (
+    Conflict,
     FrameSuspended,
     HasLiveChildren,
     HasOpenCalls,
@@ -145,7 +146,8 @@ def update(
 
 def _limits(state: StreamState, frame: Frame, limits: Limits) -> tuple[Limits, int | None]:
     check_limits(limits)
-    line = ancestry(state.frames, frame.id)[:-1]
+    # A child in another stream does not see its parent from here: what it was given then is its bound.
+    line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
     if line:
         bound = tightest(line)
         if _within(limits, bound) != limits:
@@ -249,13 +251,21 @@ def _cascade(states: States, stream: str, frame: Frame, drafts: Drafts) -> tuple
         )
         usage, used = usage + below, used + spent
     for child_id, other in reversed(frame.away.items()):
-        child = states[other].frames[child_id]
+        child = _elsewhere(states[other], child_id)
         below, spent = _cascade(states, other, child, drafts)
         end = _popped(states[other], replace(child, usage=below, used=spent), "cancelled", None, ended=_ended(drafts))
         drafts[other].append(end)
         drafts[stream].append(_settled(states[stream], child, end.facts, "cancelled", ended=_ended(drafts)))
         usage, used = usage + below, used + spent
     return usage, used
+
+
+def _elsewhere(state: StreamState, child_id: str) -> Frame:
+    """A child in another stream; the two states may be of different moments, and then they are loaded again."""
+    child = state.frames.get(child_id)
+    if child is None:
+        raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
+    return child
 
 
 def _ended(drafts: Drafts) -> set[str]:

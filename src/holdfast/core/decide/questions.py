@@ -49,11 +49,13 @@ def suspend(
             f"Frame {frame.id} is suspended already, by question {frame.question.id}. One frame, one question.",
             question=frame.question.id,
         )
-    if frame.away:
+    below_it = list(leaf_first(state.frames, frame.id))
+    away = [child for other in (*below_it, frame) for child in other.away]
+    if away:
         raise HasLiveChildren(
-            f"Frame {frame.id} has live children in other streams ({', '.join(frame.away)}). Suspend those themselves."
+            f"Frame {frame.id} has live children in other streams ({', '.join(away)}). Suspend those themselves."
         )
-    under = [other for other in leaf_first(state.frames, frame.id) if other.question is None]
+    under = [other for other in below_it if other.question is None]
     if under and not subtree:
         raise HasLiveChildren(
             f"Frame {frame.id} has live children. Suspend the one that waits, or pass subtree=True to suspend all.",
@@ -151,6 +153,13 @@ def resume(state: StreamState, frame_id: str, content: frames.AnswerContent | No
             f"Frame {frame_id} was suspended with its parent, by question {question.within}. Resume that one."
         )
     line = ancestry(state.frames, frame_id)[:-1]
+    for above in line:
+        if above.question is not None:
+            # It gave its unused grant back, so there is nothing that could be lent again from it.
+            raise FrameSuspended(
+                f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
+                question=above.question.id,
+            )
     stopped = _stopped(state, line, now)
     drafts = [_updated(id, deadline) for id, deadline in stopped.items()]
     bound = earliest(*(stopped.get(other.id, other.deadline) for other in line))
@@ -169,7 +178,8 @@ def _stopped(state: StreamState, line: list[Frame], now: int) -> dict[str, int]:
             below.question.suspended_at for below in leaf_first(state.frames, ancestor.id) if below.question is not None
         )
         if now > since:
-            bound = earliest(*moved.values())
+            above = line[: line.index(ancestor)]
+            bound = earliest(*(moved.get(other.id, other.deadline) for other in above))
             own = ancestor.deadline + now - since
             moved[ancestor.id] = own if bound is None else min(own, bound)
     return moved

@@ -1,0 +1,425 @@
+"""`hf.index` for asyncio: the methods of IndexView, awaited. Each crosses into a thread once, as a whole.
+
+Cancelling an await does not cancel the write; its key answers what happened. Whoever is
+cancelled in `resume_actor` gives the actor back with `release_actor`, or asks again with the
+same incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from holdfast.async_threads import Threads
+from holdfast.client_index import Address, IndexView
+from holdfast.records.frames import Limits
+from holdfast.records.resume import ActorResumeState, Answer, Asked, FrameInfo, HandleInfo, QuestionInfo, Swept
+from holdfast.records.usage import Usage
+
+PAGE = 64
+
+T = TypeVar("T")
+
+
+class AsyncIndexView:
+    """The call stacks of one tenant."""
+
+    def __init__(self, view: IndexView, threads: Threads) -> None:
+        self._view = view
+        self._threads = threads
+
+    async def _paged(self, found: Iterator[T]) -> AsyncIterator[T]:
+        more = True
+        while more:
+            page = await self._threads.run(lambda: list(islice(found, PAGE)))
+            for item in page:
+                yield item
+            more = len(page) == PAGE
+
+    # frames
+
+    async def push_frame(
+        self,
+        goal: str,
+        *,
+        scope: Address | None = None,
+        parent: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        tokens: float | None = None,
+        limits: Limits | None = None,
+        frame_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.push_frame."""
+        return await self._threads.run(
+            self._view.push_frame,
+            goal,
+            scope=scope,
+            parent=parent,
+            inputs=inputs,
+            metadata=metadata,
+            tokens=tokens,
+            limits=limits,
+            frame_id=frame_id,
+            key=key,
+        )
+
+    async def update_frame(
+        self,
+        frame: str,
+        *,
+        goal: str | None = None,
+        inputs: Any = None,
+        metadata: dict[str, Any] | None = None,
+        status: str | None = None,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> FrameInfo:
+        """See IndexView.update_frame."""
+        return await self._threads.run(
+            self._view.update_frame,
+            frame,
+            goal=goal,
+            inputs=inputs,
+            metadata=metadata,
+            status=status,
+            limits=limits,
+            tokens=tokens,
+            expected_version=expected_version,
+            key=key,
+        )
+
+    async def pop_frame(
+        self,
+        frame: str,
+        status: str = "completed",
+        *,
+        summary: str | None = None,
+        error: str | None = None,
+        value: Any = None,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> FrameInfo:
+        """See IndexView.pop_frame."""
+        return await self._threads.run(
+            self._view.pop_frame,
+            frame,
+            status,
+            summary=summary,
+            error=error,
+            value=value,
+            expected_version=expected_version,
+            key=key,
+        )
+
+    async def get_frame(self, frame: str) -> FrameInfo:
+        """See IndexView.get_frame."""
+        return await self._threads.run(self._view.get_frame, frame)
+
+    async def ancestry(self, frame: str) -> list[FrameInfo]:
+        """See IndexView.ancestry."""
+        return await self._threads.run(self._view.ancestry, frame)
+
+    async def stack(self, scope: Address) -> list[FrameInfo]:
+        """See IndexView.stack."""
+        return await self._threads.run(self._view.stack, scope)
+
+    async def stacks(self) -> AsyncIterator[tuple[str, list[FrameInfo]]]:
+        """See IndexView.stacks. One crossing per page."""
+        async for found in self._paged(self._view.stacks()):
+            yield found
+
+    async def top_of_stack(self, scope: Address) -> FrameInfo | None:
+        """See IndexView.top_of_stack."""
+        return await self._threads.run(self._view.top_of_stack, scope)
+
+    async def leaves(self, scope: Address) -> list[FrameInfo]:
+        """See IndexView.leaves."""
+        return await self._threads.run(self._view.leaves, scope)
+
+    # budgets
+
+    async def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
+        """See IndexView.reserve."""
+        await self._threads.run(self._view.reserve, frame, purpose, amount, key=key)
+
+    async def release_reservation(
+        self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
+    ) -> None:
+        """See IndexView.release_reservation."""
+        await self._threads.run(self._view.release_reservation, frame, purpose, amount, key=key)
+
+    async def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """See IndexView.spend_reserved."""
+        await self._threads.run(self._view.spend_reserved, frame, purpose, usage, key=key)
+
+    async def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """See IndexView.record_usage."""
+        await self._threads.run(self._view.record_usage, frame, usage, key=key)
+
+    # evidence and results
+
+    async def add_handle(
+        self,
+        frame: str,
+        kind: str,
+        *,
+        handle: str | None = None,
+        description: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        priority: str = "medium",
+        tokens: int | None = None,
+        trust: str | None = None,
+        call: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.add_handle."""
+        return await self._threads.run(
+            self._view.add_handle,
+            frame,
+            kind,
+            handle=handle,
+            description=description,
+            target=target,
+            body=body,
+            priority=priority,
+            tokens=tokens,
+            trust=trust,
+            call=call,
+            metadata=metadata,
+            key=key,
+        )
+
+    async def remove_handle(
+        self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
+    ) -> str | None:
+        """See IndexView.remove_handle."""
+        return await self._threads.run(self._view.remove_handle, frame, handle, reason=reason, key=key)
+
+    async def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
+        """See IndexView.restore_handles."""
+        return await self._threads.run(self._view.restore_handles, frame, removal, key=key)
+
+    async def handles(self, frame: str) -> list[HandleInfo]:
+        """See IndexView.handles."""
+        return await self._threads.run(self._view.handles, frame)
+
+    async def add_result(
+        self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None
+    ) -> int:
+        """See IndexView.add_result."""
+        return await self._threads.run(self._view.add_result, frame, kind, ref, summary=summary, key=key)
+
+    # calls
+
+    async def begin_model_call(
+        self,
+        frame: str,
+        pack: Any = None,
+        *,
+        model: str | None = None,
+        request: Any = None,
+        purpose: str | None = None,
+        if_interrupted: str = "retry",
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.begin_model_call."""
+        return await self._threads.run(
+            self._view.begin_model_call,
+            frame,
+            pack,
+            model=model,
+            request=request,
+            purpose=purpose,
+            if_interrupted=if_interrupted,
+            key=key,
+        )
+
+    async def end_model_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        usage: Usage | int = 0,
+        finish: str | None = None,
+        response: Any = None,
+        provider_id: str | None = None,
+        error: str | None = None,
+        retryable: bool = False,
+        doubtful: Usage | None = None,
+    ) -> None:
+        """See IndexView.end_model_call."""
+        await self._threads.run(
+            self._view.end_model_call,
+            frame,
+            call,
+            usage=usage,
+            finish=finish,
+            response=response,
+            provider_id=provider_id,
+            error=error,
+            retryable=retryable,
+            doubtful=doubtful,
+        )
+
+    async def begin_tool_call(
+        self,
+        frame: str,
+        name: str,
+        *,
+        arguments: Any = None,
+        if_interrupted: str = "ask",
+        provider_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.begin_tool_call."""
+        return await self._threads.run(
+            self._view.begin_tool_call,
+            frame,
+            name,
+            arguments=arguments,
+            if_interrupted=if_interrupted,
+            provider_id=provider_id,
+            key=key,
+        )
+
+    async def end_tool_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        value: Any = None,
+        error: str | None = None,
+        interrupted: bool = False,
+        tokens: int | None = None,
+    ) -> None:
+        """See IndexView.end_tool_call."""
+        await self._threads.run(
+            self._view.end_tool_call,
+            frame,
+            call,
+            value=value,
+            error=error,
+            interrupted=interrupted,
+            tokens=tokens,
+        )
+
+    # questions
+
+    async def suspend_frame(
+        self,
+        frame: str,
+        reason: str | None = None,
+        *,
+        kind: str = "approval",
+        options: Sequence[str] | None = None,
+        recommended: str | None = None,
+        arguments: Any = None,
+        payload: Any = None,
+        token: bool = False,
+        expires_ms: int | None = None,
+        on_expiry: str | None = None,
+        until: int | None = None,
+        call: str | None = None,
+        subtree: bool = False,
+        release_budget: bool = True,
+        key: str | None = None,
+    ) -> Asked:
+        """See IndexView.suspend_frame."""
+        return await self._threads.run(
+            self._view.suspend_frame,
+            frame,
+            reason,
+            kind=kind,
+            options=options,
+            recommended=recommended,
+            arguments=arguments,
+            payload=payload,
+            token=token,
+            expires_ms=expires_ms,
+            on_expiry=on_expiry,
+            until=until,
+            call=call,
+            subtree=subtree,
+            release_budget=release_budget,
+            key=key,
+        )
+
+    async def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
+    ) -> str:
+        """See IndexView.answer."""
+        return await self._threads.run(
+            self._view.answer,
+            question,
+            token=token,
+            approve=approve,
+            payload=payload,
+            args=args,
+            note=note,
+        )
+
+    async def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
+        """See IndexView.reissue_token."""
+        return await self._threads.run(self._view.reissue_token, question, expires_ms=expires_ms)
+
+    async def resume_frame(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
+    ) -> str:
+        """See IndexView.resume_frame."""
+        return await self._threads.run(
+            self._view.resume_frame,
+            question,
+            token=token,
+            approve=approve,
+            payload=payload,
+            args=args,
+            note=note,
+        )
+
+    async def questions(self) -> AsyncIterator[QuestionInfo]:
+        """See IndexView.questions. One crossing per page."""
+        async for found in self._paged(self._view.questions()):
+            yield found
+
+    async def question(self, question: str) -> QuestionInfo:
+        """See IndexView.question."""
+        return await self._threads.run(self._view.question, question)
+
+    async def answer_to(self, scope: Address, question: str) -> Answer | None:
+        """See IndexView.answer_to."""
+        return await self._threads.run(self._view.answer_to, scope, question)
+
+    # actors
+
+    async def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
+        """See IndexView.resume_actor."""
+        return await self._threads.wait(self._view.resume_actor, scope, incarnation=incarnation)
+
+    async def release_actor(self, scope: Address) -> None:
+        """See IndexView.release_actor."""
+        await self._threads.run(self._view.release_actor, scope)
+
+    async def sweep(self, *, fail_orphans: bool = False) -> Swept:
+        """See IndexView.sweep."""
+        return await self._threads.wait(self._view.sweep, fail_orphans=fail_orphans)

@@ -1,0 +1,221 @@
+"""The model test can fail: each rule of frames is broken on purpose, and a short walk must notice.
+
+Every bug is a patch made here, never a switch in the source. The walk that notices is
+walked again without the bug, so that it is the bug that was noticed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core import admit, fold, states
+from holdfast.core.decide import budgets, calls, evidence, lifecycle, questions
+from holdfast.flow import asking
+from holdfast.flow import change as changing
+from holdfast.flow.leases import Leases
+from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.usage import Usage
+from tests.model.test_frames_model import walk_once
+
+Patch = pytest.MonkeyPatch
+WALKS = 16
+
+
+def spent_tokens_refunded(patch: Patch) -> None:
+    original = lifecycle._popped
+
+    def popped(*args: Any, **kwargs: Any) -> Any:
+        end = original(*args, **kwargs)
+        return replace(end, facts=replace(end.facts, used=0, usage=Usage()))
+
+    patch.setattr(lifecycle, "_popped", popped)
+
+
+def depth_not_inherited(patch: Patch) -> None:
+    patch.setattr(lifecycle, "tightest", lambda line: list(line)[-1].limits)
+    patch.setattr(lifecycle, "_within", lambda limits, bound: limits)
+
+
+def parent_not_woken(patch: Patch) -> None:
+    patch.setattr(lifecycle, "wakes", lambda *_: False)
+
+
+def cascade_omitted(patch: Patch) -> None:
+    patch.setattr(lifecycle, "_cascade", lambda states, stream, frame, drafts: (frame.usage, frame.used))
+
+
+def cascade_root_first(patch: Patch) -> None:
+    original = lifecycle.pop
+
+    def pop(*args: Any, **kwargs: Any) -> Any:
+        return {stream: events[::-1] for stream, events in original(*args, **kwargs).items()}
+
+    patch.setattr(lifecycle, "pop", pop)
+
+
+def deadline_runs_while_suspended(patch: Patch) -> None:
+    original = questions.resume
+
+    def resume(state: StreamState, frame_id: str, content: Any, *, now: int) -> Any:
+        frame = state.frames.get(frame_id)
+        waited = 0 if frame is None or frame.question is None else frame.question.suspended_at
+        return original(state, frame_id, content, now=min(now, waited))
+
+    patch.setattr(questions, "resume", resume)
+
+
+def token_usable_twice(patch: Patch) -> None:
+    number, original = itertools.count(), questions.answer
+
+    def answer(state: StreamState, frame_id: str, question_id: str, **kwargs: Any) -> Any:
+        frame = state.frames[frame_id]
+        assert frame.question is not None
+        fresh = replace(frame, question=replace(frame.question, answer=None))
+        return original(replace(state, frames={**state.frames, frame_id: fresh}), frame_id, question_id, **kwargs)
+
+    patch.setattr(questions, "answer", answer)
+    patch.setattr(asking, "answer_key", lambda question: f"{question}/answer/{next(number)}")
+
+
+def two_owners(patch: Patch) -> None:
+    patch.setattr(admit, "is_owner", lambda _: False)
+    patch.setattr(changing, "is_owner", lambda _: False)
+
+
+def zombie_not_told(patch: Patch) -> None:
+    patch.setattr(Leases, "epoch", lambda self, tenant, stream, state: state.epoch)
+
+
+def open_call_lost_on_load(patch: Patch) -> None:
+    original = states._frame
+
+    def frame(id: str, row: Any, parts: Any) -> Frame:
+        return replace(original(id, row, parts), calls={})
+
+    patch.setattr(states, "_frame", frame)
+
+
+def grant_not_lent(patch: Patch) -> None:
+    patch.setattr(fold, "_lend", lambda live, frame, version, amount, **changes: None)
+
+
+def grant_not_taken_again(patch: Patch) -> None:
+    original = questions._resume
+
+    def resume(state: StreamState, frame: Frame, *args: Any) -> None:
+        assert frame.question is not None
+        original(state, replace(frame, question=replace(frame.question, released=0)), *args)
+
+    patch.setattr(questions, "_resume", resume)
+
+
+def released_twice(patch: Patch) -> None:
+    patch.setattr(lifecycle, "held", lambda frame: frame.granted or 0)
+
+
+def resumed_below_what_waits(patch: Patch) -> None:
+    original = questions.ancestry
+
+    def ancestry(frames: Any, frame_id: str) -> list[Frame]:
+        *above, own = original(frames, frame_id)
+        return [*(replace(frame, question=None) for frame in above), own]
+
+    patch.setattr(questions, "ancestry", ancestry)
+
+
+def tool_calls_not_limited(patch: Patch) -> None:
+    patch.setattr(calls, "tightest", lambda line: Limits(tool_calls=1000))
+
+
+def deadline_not_looked_at(patch: Patch) -> None:
+    original = calls.check_working
+    patch.setattr(calls, "check_working", lambda state, frame_id, now: original(state, frame_id, 0))
+
+
+def overdraft_refused(patch: Patch) -> None:
+    original = budgets.spend
+
+    def spend(state: StreamState, frame_id: str, usage: Any, purpose: str | None = None) -> Any:
+        drafts = original(state, frame_id, usage, purpose)
+        if drafts and purpose is None:
+            budgets.check_available(state.frames[frame_id], drafts[0].facts.usage.spent)  # type: ignore[attr-defined]
+        return drafts
+
+    patch.setattr(budgets, "spend", spend)
+
+
+def handle_loses_its_place(patch: Patch) -> None:
+    original = evidence.add_handle
+
+    def add_handle(state: StreamState, frame_id: str, *args: Any, **kwargs: Any) -> Any:
+        [draft] = original(state, frame_id, *args, **kwargs)
+        handles = state.frames[frame_id].handles.values()
+        last = max((handle.position for handle in handles), default=0)
+        return [replace(draft, facts=replace(draft.facts, position=last + 1))]
+
+    patch.setattr(evidence, "add_handle", add_handle)
+
+
+def key_not_compared(patch: Patch) -> None:
+    original = changing._earlier
+
+    def earlier(ports: Any, acting: Any, stream: str, key: str, same: Any) -> Any:
+        return original(ports, acting, stream, key, lambda events: True)
+
+    patch.setattr(changing, "_earlier", earlier)
+
+
+def refused_by_what_is_remembered(patch: Patch) -> None:
+    """An old state decides, and nobody looks whether it is still so."""
+    original = changing.state_of
+    kept: dict[Any, StreamState] = {}
+
+    def state_of(ports: Any, acting: Any, stream: str) -> StreamState:
+        state = original(ports, acting, stream)
+        return kept.setdefault((id(ports.states), stream, len(state.frames) // 4), state)
+
+    patch.setattr(changing, "state_of", state_of)
+
+
+BUGS: list[Callable[[Patch], None]] = [
+    spent_tokens_refunded,
+    depth_not_inherited,
+    parent_not_woken,
+    cascade_omitted,
+    cascade_root_first,
+    deadline_runs_while_suspended,
+    token_usable_twice,
+    two_owners,
+    zombie_not_told,
+    open_call_lost_on_load,
+    grant_not_lent,
+    grant_not_taken_again,
+    released_twice,
+    resumed_below_what_waits,
+    tool_calls_not_limited,
+    deadline_not_looked_at,
+    overdraft_refused,
+    handle_loses_its_place,
+    key_not_compared,
+    refused_by_what_is_remembered,
+]
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=[plant.__name__ for plant in BUGS])
+def test_a_planted_bug_is_noticed_by_a_short_walk(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    for seed in range(WALKS):
+        with monkeypatch.context() as patch:
+            plant(patch)
+            try:
+                walk_once(seed, "memory")
+            except AssertionError as noticed:
+                print(str(noticed).splitlines()[0])
+                break
+    else:
+        pytest.fail(f"{WALKS} walks did not notice: {plant.__name__}")
+    walk_once(seed, "memory")
