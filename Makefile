@@ -15,7 +15,7 @@ $(READY): pyproject.toml requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $(READY)
 
-demo: setup           ## append, kill -9, reopen, verify
+demo: setup           ## an agent is killed while it pays, and pays once
 	@$(BIN)/holdfast demo
 
 lint: setup           ## style, security, types, layers

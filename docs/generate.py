@@ -367,7 +367,7 @@ def _iterated(view: type[Any]) -> list[str]:
 def _awaited(plain: type[Any], awaited: type[Any]) -> list[str]:
     """Properties of the one that are methods of the other."""
     found = vars(awaited)
-    return [n for n, m in vars(plain).items() if isinstance(m, property) and inspect.iscoroutinefunction(found.get(n))]
+    return [n for n, m in members(plain) if isinstance(m, property) and inspect.iscoroutinefunction(found.get(n))]
 
 
 def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method: bool = False) -> list[str]:
@@ -380,9 +380,15 @@ def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method:
     return [f"`{owner}{function.__name__}({', '.join(names)})`", summary(function)]
 
 
+def members(kind: type[Any]) -> list[tuple[str, Any]]:
+    """What a class offers, what it inherits from ours first."""
+    ours = [base for base in reversed(kind.__mro__) if base.__module__.startswith("holdfast")]
+    return [(name, member) for base in ours for name, member in vars(base).items()]
+
+
 def _methods(title: str, kind: type[Any], more: str = "") -> str:
     rows = []
-    for name, member in vars(kind).items():
+    for name, member in members(kind):
         if name.startswith("_"):
             continue
         if isinstance(member, property):

@@ -71,7 +71,17 @@ from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import Limits
 from holdfast.records.reports import Erasure, Finding, Verified
-from holdfast.records.resume import ActorResumeState, Answer, Asked, FrameInfo, PendingWork, QuestionInfo, Swept
+from holdfast.records.resume import (
+    ActorResumeState,
+    Answer,
+    Asked,
+    FrameInfo,
+    HandleInfo,
+    PendingWork,
+    QuestionInfo,
+    RecoverySummary,
+    Swept,
+)
 from holdfast.records.scope import Scope
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
@@ -108,6 +118,7 @@ __all__ = [
     "FrameInfo",
     "FrameNotFound",
     "FrameSuspended",
+    "HandleInfo",
     "HasLiveChildren",
     "HasOpenCalls",
     "Holdfast",
@@ -131,6 +142,7 @@ __all__ = [
     "QuestionInfo",
     "QuestionNotFound",
     "ReadOnly",
+    "RecoverySummary",
     "Refused",
     "Scope",
     "Settings",

@@ -40,12 +40,11 @@ class RootFrame(Frame):
             self._given_up = not self._waited
             return self._given_up
 
-    def _take_up(self) -> str | None:
+    def _begin_writing(self) -> None:
         with self._gate:
             if self._given_up:
                 raise Refused("Whoever wanted this frame was cancelled meanwhile. Nothing was written.")
             self._waited = True
-        return super()._take_up()
 
 
 class AsyncFrame:
@@ -212,12 +211,15 @@ class AsyncFrame:
         *,
         kind: str = "approval",
         options: Sequence[str] | None = None,
+        recommended: str | None = None,
         arguments: Any = None,
+        payload: Any = None,
         token: bool = False,
         expires_ms: int | None = None,
         on_expiry: str | None = None,
         until: int | None = None,
         subtree: bool = False,
+        release_budget: bool = True,
         key: str | None = None,
     ) -> Asked:
         """See Frame.suspend."""
@@ -226,12 +228,15 @@ class AsyncFrame:
             reason,
             kind=kind,
             options=options,
+            recommended=recommended,
             arguments=arguments,
+            payload=payload,
             token=token,
             expires_ms=expires_ms,
             on_expiry=on_expiry,
             until=until,
             subtree=subtree,
+            release_budget=release_budget,
             key=key,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core import stack
 from holdfast.core.values import plain
-from holdfast.errors import InvalidValue, Unsupported
+from holdfast.errors import InvalidValue, TokenNotFound, Unsupported
 from holdfast.flow import asking, frames, owning, showing, sweeping, working
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
@@ -404,18 +404,15 @@ class IndexView:
     ) -> str:
         """Let the frame of a question go on; gives the frame's id. Brings an answer along if none was given."""
         given = approve is not None or payload is not None or args is not None or note is not None
-        if token is not None:
-            self.answer(token=token, approve=approve, payload=payload, args=args, note=note)
-            found = asking.found(self._ports, self._acting, None, token)
-            asking.resume(self._ports, self._acting, found)
-            return found
-        frame = asking.found(self._ports, self._acting, question, None)
-        bring = given or not showing.question(self._ports, self._acting, str(question)).answered
+        frame, answered = asking.found(self._ports, self._acting, question, token)
+        if answered and token is not None:
+            raise TokenNotFound
         asking.resume(
             self._ports,
             self._acting,
             frame,
-            bring=bring,
+            bring=given or not answered,
+            token=token,
             approved=_flag(approve),
             content=_answer(payload, args, note),
         )
@@ -445,8 +442,8 @@ class IndexView:
         return owning.resume_actor(self._ports, self._acting, Scope.of(scope).text, incarnation)
 
     def release_actor(self, scope: Address) -> None:
-        """Give an actor back that was taken with `resume_actor`."""
-        owning.let_go(self._ports, self._acting, Scope.of(scope).text)
+        """Give an actor back that was taken with `resume_actor`; does nothing if it was not."""
+        owning.release_actor(self._ports, self._acting, Scope.of(scope).text)
 
     def sweep(self, *, fail_orphans: bool = False) -> Swept:
         """Resume what a timer woke, end what expired, flag what is late, and fail late work of the dead if asked to."""

@@ -8,7 +8,8 @@
     │   ├── StreamClosed        the stream was ended for good
     │   ├── NotAJournal         the path holds something else
     │   ├── NewerSchema         written by a later release
-    │   ├── FrameNotFound       no such frame; ParentNotFound for a parent (both also NotFound)
+    │   ├── FrameNotFound       no such frame (as all these, also a NotFound)
+    │   │   └── ParentNotFound      no such frame to push below
     │   ├── DuplicateFrame      this id is another frame's
     │   ├── InvalidTransition   a frame cannot go from this status to that one
     │   │   ├── FrameEnded          it is completed, failed or cancelled, and that is final
@@ -20,7 +21,8 @@
     │   │   ├── MaxDepthExceeded    too many frames inside one another
     │   │   ├── ToolCallLimitExceeded
     │   │   ├── DeadlineExceeded    its time is over
-    │   │   └── InsufficientTokens  more than is available; BudgetExhausted if nothing is left
+    │   │   └── InsufficientTokens  more than is available
+    │   │       └── BudgetExhausted     nothing is left
     │   ├── CallNotFound        no such call is open
     │   └── QuestionNotFound    no such question; the other errors about questions:
     │       ├── AlreadyAnswered     one question, one answer

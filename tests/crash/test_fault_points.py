@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.connect import assemble
-from holdfast.flow.change import Decided, States, change
+from holdfast.flow.change import change
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Acting, Journal
 from holdfast.records.settings import Settings
@@ -34,11 +34,7 @@ def _program(hf: holdfast.Holdfast, folder: Path) -> None:
     journal = hf.journal
     journal.append("s", "app.noted", {"n": 1}, key="one", files=[b"x" * 300_000])
 
-    def decide(states: States) -> Sequence[Decided]:
-        version = states["session/t"].version
-        return [Decided(stream="session/t", events=(note("t"),), expected=version, key="two")]
-
-    change(hf._ports, hf._acting, ["session/t"], decide)
+    change(hf._ports, hf._acting, ["session/t"], lambda states: {"session/t": [note("t")]}, key="two")
     list(journal.events())
     journal.rebuild()
     journal.backup(folder / "backup.db")

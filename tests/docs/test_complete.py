@@ -114,7 +114,7 @@ def test_every_public_name_is_documented(public: str) -> None:
 )
 def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:
     written = section(title)
-    for member, found in vars(kind).items():
+    for member, found in generator().members(kind):
         if member.startswith("_"):
             continue
         if not inspect.isfunction(found):

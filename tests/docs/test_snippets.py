@@ -33,7 +33,7 @@ def test_every_snippet_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
 
 def run_python(page: Path, block: Block, names: dict[str, Any]) -> None:
     printed = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(printed):
         exec(code, names)
     wanted = _PRINTED.findall(block.text)

@@ -441,7 +441,7 @@ def test_an_answer_that_comes_too_late_is_refused(cli: Cli, tmp_path: Path) -> N
     clock = FrozenClock(SystemClock().now_ms() - 60 * MINUTE)
     with holdfast.open(tmp_path / "old.db", clock=clock) as hf:
         frame = hf.index.push_frame("Wait", scope="alice")
-        question = hf.index.suspend_frame(frame, "Now?", expires_ms=MINUTE).question
+        question = hf.index.suspend_frame(frame, "Now?", expires_ms=MINUTE, on_expiry="fail").question
     assert "expired 59 min" in cli("questions", tmp_path / "old.db").out
     assert_one_clear_line(cli("answer", tmp_path / "old.db", question, "--approve"), 2, "expired")
 

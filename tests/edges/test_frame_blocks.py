@@ -696,11 +696,11 @@ def test_a_thread_that_enters_while_another_leaves_gets_a_lease_of_its_own(monke
     thread = threading.Thread(target=enter)
     original = Leases.left
 
-    def left(self: Leases, tenant: str, stream: str) -> None:
+    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
         if not thread.ident:
             thread.start()
             thread.join(0.2)  # It must not get in between giving the lease back and noting that.
-        original(self, tenant, stream)
+        original(self, tenant, stream, epoch)
 
     monkeypatch.setattr(Leases, "left", left)
     with hf.frame("first"):
@@ -715,12 +715,12 @@ def test_two_threads_that_leave_at_once_leave_no_lease_behind(monkeypatch: pytes
     together, inside = threading.Barrier(2), threading.Barrier(2)
     original = Leases.left
 
-    def left(self: Leases, tenant: str, stream: str) -> None:
+    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
         try:
             together.wait(0.2)
         except threading.BrokenBarrierError:
             pass
-        original(self, tenant, stream)
+        original(self, tenant, stream, epoch)
 
     def work() -> None:
         try:

@@ -56,7 +56,7 @@ async def _free(hf: AsyncHoldfast, scope: str = ACTOR) -> None:
 
 
 def _public(kind: type) -> dict[str, Any]:
-    return {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+    return {name: member for name, member in inspect.getmembers_static(kind) if not name.startswith("_")}
 
 
 def _parameters(member: Any) -> list[tuple[Any, ...]]:

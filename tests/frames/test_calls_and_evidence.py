@@ -116,6 +116,7 @@ def test_what_was_left_undone_is_reported_with_its_kind(hf: holdfast.Holdfast) -
     assert seen[child, "tool_in_progress", tool, None].description == "Tool 'pay' incomplete"
     assert seen[child, "tool_in_progress", tool, None].unsafe_to_retry
     assert not seen[child, "tool_in_progress", safe, None].unsafe_to_retry
+    assert [work.next for work in found.pending] == ["children", "ask", "retry", "retry", "answer", "work"]
     assert found.recovery.pending_work_items == 6
     assert found.recovery.last_event_seq == hf.journal.position()
     hf.index.record_usage(broke, 1)

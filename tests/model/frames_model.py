@@ -179,9 +179,10 @@ class Tree:
         spent = usage.input + usage.output
         part = 0 if purpose is None else min(unit.reserved[purpose], spent)
         left = self.available(unit)
-        if left is not None:
-            given_back = 0 if unit.question is None else unit.question.released
-            unit.excess += max(0, spent - part - max(0, left - given_back))
+        if left is not None and unit.question is not None and unit.question.released:
+            unit.excess += spent  # All that it had left, reserved or not, was given back when it was suspended.
+        elif left is not None:
+            unit.excess += max(0, spent - part - left)
         if purpose is not None:
             self.set_aside(unit, purpose, -part)
         unit.used += spent

@@ -411,9 +411,10 @@ def suspend(walk: Walk) -> Op:
 
     def again(first: Any, second: Any) -> None:
         assert first.question == second.question
+        assert (second.token is not None) == (token and walk.model.can_have_token(second.question))
         if second.token is not None:
             walk.tokens.append(second.token)
-            walk.model.retoken(second.question, second.token, expires)
+            walk.model.retoken(second.question, second.token)
 
     def act(index: IndexView, key: str | None, reason: str = "why") -> Any:
         return index.suspend_frame(frame, reason, token=token, release_budget=release_budget, key=key, **rules)
@@ -447,7 +448,7 @@ def unit_of(walk: Walk, question: str) -> Unit | None:
 def answer(walk: Walk) -> Op | None:
     question, token = some_question(walk), None
     if walk.tokens and walk.random.random() < 0.5:
-        question, token = None, walk.random.choice((*walk.tokens[-8:], "forged"))
+        question, token = None, walk.random.choice((*walk.tokens[-6:], *walk.tokens[-2:], "forged"))
     if question is None and token is None:
         return None
     approve, note = walk.random.choice((True, False, None)), walk.random.choice((None, "note"))

@@ -51,6 +51,7 @@ class Questions(Tree):
         if wrong:
             raise No(*wrong)
         expires = None if expires_ms is None else self.now + expires_ms
+        policy = "keep" if on_expiry is None and expires is not None else on_expiry
 
         def apply(asked: Any) -> None:
             """`asked` is the question's id, its token, and the ids of the questions below, leaf first."""
@@ -59,7 +60,7 @@ class Questions(Tree):
                 self.stop(other, Wait(id, kind, self.now, within=question), release)
             self.stop(
                 unit,
-                Wait(question, kind, self.now, expires=expires, on_expiry=on_expiry, until=until, token=token),
+                Wait(question, kind, self.now, expires=expires, on_expiry=policy, until=until, token=token),
                 release,
             )
 
@@ -74,11 +75,16 @@ class Questions(Tree):
                 parent.at_error = False
         unit.status, unit.question, unit.at_error = "suspended", wait, False
 
-    def retoken(self, question: str, token: str, expires_ms: int | None) -> None:
+    def retoken(self, question: str, token: str, expires_ms: int | None = None) -> None:
+        """A new token: it expires when the question does, or as said."""
+        wait = self.open_question(question)
+        wait.token = token
+        wait.expires = wait.expires if expires_ms is None else self.now + expires_ms
+
+    def can_have_token(self, question: str) -> bool:
         unit = self.asked(question)
-        if unit is not None and unit.question is not None and unit.question.answer is None:
-            unit.question.token = token
-            unit.question.expires = None if expires_ms is None else self.now + expires_ms
+        wait = None if unit is None else unit.question
+        return wait is not None and wait.answer is None and not self.late(wait)
 
     def reissue(self, question: str, expires_ms: int | None) -> Plan:
         wait = self.open_question(question)
@@ -86,6 +92,8 @@ class Questions(Tree):
             raise No("Refused")
         if wait.answer is not None:
             raise No("AlreadyAnswered")
+        if expires_ms is None and self.late(wait):
+            raise No("QuestionExpired")
         return Plan(lambda token: self.retoken(question, token, expires_ms), inbox=True)
 
     def open_question(self, question: str) -> Wait:

@@ -34,7 +34,7 @@ def walk_once(seed: int, backend: str, steps: int = STEPS) -> None:
             walk.close()
 
 
-@pytest.mark.parametrize(("backend", "steps"), [("memory", (5_000, 100_000)), ("sqlite", (5_000, 100_000))])
+@pytest.mark.parametrize(("backend", "steps"), [("memory", (6_000, 100_000)), ("sqlite", (4_000, 100_000))])
 def test_frames_and_model_agree_after_every_step(backend: str, steps: tuple[int, int]) -> None:
     random = seeded(f"frames on {backend}")
     for _ in range(volume(*steps) // STEPS):

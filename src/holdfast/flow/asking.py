@@ -23,7 +23,7 @@ from holdfast.flow.showing import current, question_row, raw_id, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Draft
-from holdfast.records.frames import StreamState
+from holdfast.records.frames import Question, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.resume import Answer, Asked
 from holdfast.records.rows import Row
@@ -67,7 +67,7 @@ def suspend(
             kind=kind,
             prior="active",
             expires_at=None if expires_ms is None else now + amounts.whole(expires_ms, "expires_ms", 1),
-            on_expiry=on_expiry,
+            on_expiry=on_expiry if on_expiry is not None or expires_ms is None else "keep",
             until=None if until is None else amounts.whole(until, "until"),
             token=None if secret is None else token_hash(secret),
             call=call,
@@ -79,26 +79,29 @@ def suspend(
     changed = on_frame(ports, acting, frame_id, decide, key=key, same=same)
     question: str = changed.first("frame.suspended").question
     if changed.repeated and secret is not None:
-        secret = _new_token(ports, acting, frame_id, question, expires_ms)
+        secret = _new_token(ports, acting, question)
     return Asked(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
 
 
-def _new_token(ports: Ports, acting: Acting, frame_id: str, question: str, expires_ms: int | None) -> str | None:
-    """The token of a question that was asked before; none is needed once it is answered."""
+def _new_token(ports: Ports, acting: Acting, question: str) -> str | None:
+    """A token for a question that was asked before, as long as it can be answered."""
     try:
-        return reissue(ports, acting, question, expires_ms)
+        return reissue(ports, acting, question)
     except QuestionNotFound:
         return None
 
 
 def reissue(ports: Ports, acting: Acting, question_id: str, expires_ms: int | None = None) -> str:
-    """A new token for an open question; the earlier one is void."""
+    """A new token for an open question; the earlier one is void. It expires when the question does, or as said."""
     stream, row = question_row(ports, acting, question_id)
     frame_id = _ulid(row, "frame_id")
     secret = secrets.token_urlsafe(TOKEN_BYTES)
 
     def decide(states: States) -> Drafts:
-        expires = None if expires_ms is None else ports.clock.now_ms() + amounts.whole(expires_ms, "expires_ms", 1)
+        now = ports.clock.now_ms()
+        expires = None if expires_ms is None else now + amounts.whole(expires_ms, "expires_ms", 1)
+        if expires is None:
+            expires = rules.still_open(states[stream], frame_id, question_id, now).expires_at
         return {stream: rules.reissue(states[stream], frame_id, question_id, token_hash(secret), expires)}
 
     change(ports, acting, (stream,), decide)
@@ -117,13 +120,10 @@ def answer(
     """Answer by id, for whoever is authorised, or by token, for whoever holds it; gives the question's id."""
     stream, row = _find(ports, acting, question, token)
     frame_id, question_id = _ulid(row, "frame_id"), _ulid(row, "question_id")
-    via = "id" if token is None else "token"
-    hashed = None if token is None else token_hash(token)
+    via = _via(token)
 
     def decide(states: States) -> Drafts:
-        open_question = rules.asked(states[stream], frame_id, question_id)
-        if hashed is not None and open_question.token != hashed:
-            raise TokenNotFound
+        _check_token(rules.asked(states[stream], frame_id, question_id), token)
         drafts = rules.answer(
             states[stream],
             frame_id,
@@ -147,6 +147,16 @@ def answer(
     return question_id
 
 
+def _via(token: str | None) -> str:
+    return "id" if token is None else "token"
+
+
+def _check_token(question: Question, token: str | None) -> None:
+    """A token that was replaced since it was looked up opens nothing."""
+    if token is not None and question.token != token_hash(token):
+        raise TokenNotFound
+
+
 def answer_key(question_id: str) -> str:
     """The key of an answer: one question has one."""
     return f"{question_id}/answer"
@@ -158,9 +168,10 @@ def waits_for(ports: Ports, acting: Acting, frame_id: str, question_id: str) -> 
     return frame is not None and frame.question is not None and frame.question.id == question_id
 
 
-def found(ports: Ports, acting: Acting, question: str | None, token: str | None) -> str:
-    """The frame that a question, or a token, belongs to."""
-    return _ulid(_find(ports, acting, question, token)[1], "frame_id")
+def found(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, bool]:
+    """The frame that a question, or a token, belongs to, and whether it is answered."""
+    row = _find(ports, acting, question, token)[1]
+    return _ulid(row, "frame_id"), row["answer_version"] is not None
 
 
 def _find(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, Row]:
@@ -188,10 +199,11 @@ def resume(
     frame_id: str,
     *,
     bring: bool = False,
+    token: str | None = None,
     approved: bool | None = None,
     content: frames.AnswerContent | None = None,
 ) -> Changed:
-    """Let a suspended frame go on. `bring` brings an answer along, in the same append."""
+    """Let a suspended frame go on. `bring` brings an answer along, in the same append, and `token` the right to."""
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
     frame = current(ports, acting, stream).frames.get(frame_id)
@@ -206,7 +218,10 @@ def resume(
         now, drafts = ports.clock.now_ms(), []
         waiting = live_frame(state, frame_id).question
         if brings and waiting is not None:
-            drafts = rules.answer(state, frame_id, waiting.id, via="id", approved=approved, content=content, now=now)
+            _check_token(waiting, token)
+            drafts = rules.answer(
+                state, frame_id, waiting.id, via=_via(token), approved=approved, content=content, now=now
+            )
         elif waiting is not None and waiting.within is None and not rules.due(waiting, now):
             raise Refused(f"Question {waiting.id} has no answer yet. Answer it, or pass the answer along.")
         return {stream: [*drafts, *rules.resume(state, frame_id, None, now=now)]}

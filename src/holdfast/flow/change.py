@@ -29,10 +29,10 @@ from holdfast.errors import (
 )
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
-from holdfast.records.catalogue import known_type
 from holdfast.records.events.envelope import Draft, Event, Source
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, check_key, ulid_text
+from holdfast.records.ids import check_id, check_key
+from holdfast.records.reports import Query
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
 
@@ -192,7 +192,7 @@ def _write_decided(
         version=appended.parts[place].first,
         at=batch.parts[place].events[0].at,
     )
-    return changed, told(ports, acting, decided, batch, appended)
+    return changed, told(ports, acting, decided, appended)
 
 
 def _facts(events: Sequence[Event]) -> tuple[tuple[str, Any], ...]:
@@ -216,30 +216,16 @@ def _earlier(
     return Changed(appended=Appended(parts=(placed,), repeated=True), facts=_facts(events), repeated=True)
 
 
-def told(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, appended: Appended) -> list[Event]:
-    """What was just committed, as events, as far as anybody wants to hear of it."""
+def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: Appended) -> list[Event]:
+    """What was just committed, as it is stored, as far as anybody wants to hear of it."""
     found: list[Event] = []
-    for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
-        for offset, (draft, event) in enumerate(zip(part.events, sealed.events, strict=True)):
-            if ports.observers.wanted(acting.tenant, draft.type):
-                found.append(
-                    Event(
-                        seq=placed.seq - (len(part.events) - 1 - offset),
-                        tenant=acting.tenant,
-                        stream=part.stream,
-                        version=placed.first + offset,
-                        id=ulid_text(event.id),
-                        at=event.at,
-                        type=draft.type,
-                        schema=known_type(draft.type).schema,
-                        facts=draft.facts,
-                        content=draft.content,
-                        key=None if offset else part.key,
-                        origin=acting.origin,
-                        trust=acting.trust,
-                        app=__version__,
-                    )
-                )
+    for part, placed in zip(decided, appended.parts, strict=True):
+        wanted = [ports.observers.wanted(acting.tenant, draft.type) for draft in part.events]
+        if any(wanted):
+            # Only who listens pays for reading back: who acted, for one, is known to the journal alone.
+            query = Query(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
+            events = ports.journal.read(replace(query, limit=len(part.events)))
+            found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
     return found
 
 
@@ -258,7 +244,7 @@ def append(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: 
     batch = sealed_batch(ports, acting, decided, artifacts)
     appended = _append(ports, acting, decided, batch, {})
     if not appended.repeated:
-        for event in told(ports, acting, decided, batch, appended):
+        for event in told(ports, acting, decided, appended):
             ports.observers.tell(event)
     return appended
 

@@ -232,9 +232,9 @@ def pop(
     *,
     key: str | None = None,
     expected: int | None = None,
-    release: bool = False,
+    release: int | None = None,
 ) -> Ended | None:
-    """End a frame. Doing so twice in the same way is done once; `release` lets go of the lease with it.
+    """End a frame. Doing so twice in the same way is done once; `release` gives the lease of that epoch back with it.
 
     Gives the frame as it ended, or None if it had ended before.
     """
@@ -249,8 +249,8 @@ def pop(
         for name, events in drafts.items():
             if name not in (stream, _outer(states, stream, frame_id)):
                 drafts[name] = _revoke(ports, acting, name, states[name], events)
-        if release:
-            drafts[stream].extend(ports.leases.released(acting.tenant, stream))
+        if release is not None:
+            drafts[stream].extend(ports.leases.released(acting.tenant, stream, release))
         return drafts
 
     def needs(states: States) -> list[str]:

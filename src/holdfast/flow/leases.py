@@ -9,6 +9,7 @@ the journal refuses what the earlier owner writes, however long that one slept.
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
 from holdfast.ambient import ProcessName, renew_in_child
 from holdfast.errors import ActorBusy, HoldfastError, NotOwner, StaleEpoch
@@ -19,6 +20,7 @@ from holdfast.records.frames import StreamState
 
 LOOKS_PER_LEASE = 20
 SIGNS_PER_LEASE = 3
+STRIPES = 64
 
 Place = tuple[str, str]
 
@@ -46,11 +48,14 @@ class Leases:
     def after_fork(self) -> None:
         """A child owns nothing of its parent's."""
         self._held: dict[Place, _Held] = {}
+        self.claims: dict[Place, int] = {}
+        """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
         self._silent: dict[Place, int] = {}
         """Epochs whose owner was watched and gave no sign: only these may be taken over."""
         self._mutex = threading.Lock()
-        self.taking = threading.RLock()
-        """Held from deciding to take a lease until it is noted, so that two threads do not take it from each other."""
+        self._taking = [threading.RLock() for _ in range(STRIPES)]
+        self.blocks: set[Place] = set()
+        """Frames that a block of this process works on: (tenant, frame)."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.draining = False
@@ -96,11 +101,15 @@ class Leases:
     def _ms(self) -> int:
         return round(self._lease * 1000)
 
-    def released(self, tenant: str, stream: str) -> list[Draft]:
-        """The event that gives the lease back; none while other blocks of code use it."""
+    def taking(self, tenant: str, stream: str) -> AbstractContextManager[object]:
+        """Held from deciding to take a lease, or to give it back, until that is noted: threads must not cross."""
+        return self._taking[hash((tenant, stream)) % STRIPES]
+
+    def released(self, tenant: str, stream: str, epoch: int) -> list[Draft]:
+        """The event that gives a lease back; none while other blocks of code use it, or once it is another one."""
         with self._mutex:
             held = self._held.get((tenant, stream))
-            if held is None or held.lost or held.count > 1:
+            if held is None or held.lost or held.count > 1 or held.epoch != epoch:
                 return []
             return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.name))]
 
@@ -110,16 +119,15 @@ class Leases:
             held = self._held.get((tenant, stream))
             if held is None or held.lost:
                 held = self._held[tenant, stream] = _Held(epoch)
-            held.epoch = max(held.epoch, epoch)
             held.count += 1
             self._silent.pop((tenant, stream), None)
             self._keep_alive()
 
-    def left(self, tenant: str, stream: str) -> None:
-        """One user less; the last one ends the signs of life."""
+    def left(self, tenant: str, stream: str, epoch: int) -> None:
+        """One user of that lease less; the last one ends the signs of life."""
         with self._mutex:
             held = self._held.get((tenant, stream))
-            if held is not None:
+            if held is not None and held.epoch == epoch:
                 held.count -= 1
                 if held.count <= 0:
                     del self._held[tenant, stream]

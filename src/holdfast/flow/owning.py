@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from holdfast.core import stack
 from holdfast.core.stack import leaves
+from holdfast.core.step import Step, steps, torn_call
 from holdfast.errors import ActorBusy
 from holdfast.flow.change import Drafts, States, change, state_of
 from holdfast.flow.showing import current, describe, event_at, field
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import ActorResumed
-from holdfast.records.frames import Frame, StreamState
+from holdfast.records.frames import Call, Frame, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.resume import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
 
@@ -30,7 +31,7 @@ def take(ports: Ports, acting: Acting, stream: str) -> int:
 
 def take_free(ports: Ports, acting: Acting, stream: str) -> int:
     """As `take`, for who has awaited it: watching a silent owner twice would take twice as long."""
-    with ports.leases.taking:
+    with ports.leases.taking(acting.tenant, stream):
         change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
         return note_taken(ports, acting, stream)
 
@@ -56,14 +57,22 @@ def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
     return state.epoch
 
 
-def let_go(ports: Ports, acting: Acting, stream: str) -> None:
+def let_go(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
     """One user less; the last one gives the lease back. Nobody takes it meanwhile, or counts on it."""
-    with ports.leases.taking:
+    leases, place = ports.leases, (acting.tenant, stream)
+    with leases.taking(*place):
         try:
-            if ports.leases.released(acting.tenant, stream):
-                change(ports, acting, (stream,), lambda states: {stream: ports.leases.released(acting.tenant, stream)})
+            if leases.released(*place, epoch):
+                change(ports, acting, (stream,), lambda states: {stream: leases.released(*place, epoch)})
         finally:
-            ports.leases.left(acting.tenant, stream)
+            leases.left(*place, epoch)
+
+
+def release_actor(ports: Ports, acting: Acting, stream: str) -> None:
+    """Give back what `resume_actor` took; blocks that use the lease keep it."""
+    epoch = ports.leases.claims.pop((acting.tenant, stream), None)
+    if epoch is not None:
+        let_go(ports, acting, stream, epoch)
 
 
 def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:
@@ -87,14 +96,15 @@ def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | N
         came_back = Draft(type="actor.resumed", facts=facts)
         return {stream: [*_lease(ports, acting, stream, states), came_back]}
 
-    with ports.leases.taking:
+    with ports.leases.taking(acting.tenant, stream):
         held = ports.leases.holds(acting.tenant, stream)
         key = f"resumed/{incarnation}"
         changed = change(ports, acting, (stream,), decide, key=key, same=lambda events: True)
         if changed.repeated and not held:
             change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
-        if not held:
-            note_taken(ports, acting, stream)
+        place = (acting.tenant, stream)
+        if ports.leases.claims.get(place) != current(ports, acting, stream).epoch:
+            ports.leases.claims[place] = note_taken(ports, acting, stream)
     return _found(ports, acting, stream, began)
 
 
@@ -130,33 +140,53 @@ def pending_work(
     found: list[PendingWork] = []
     for frame in stack.in_order(state.frames):
         goal = frames[frame.id].goal or frame.id
-        found.extend(_of_frame(ports, acting, stream, frame, str(goal)))
+        found.extend(_of_frame(ports, acting, stream, state, frame, str(goal)))
     return found
 
 
-def _of_frame(ports: Ports, acting: Acting, stream: str, frame: Frame, goal: str) -> list[PendingWork]:
-    if frame.question is not None:
-        event = event_at(ports, acting, stream, frame.question.version)
-        reason = field(event, "reason") or frame.question.kind
-        kind = "waiting_for_user" if frame.question.kind in _FOR_PEOPLE else "waiting"
-        words = f"Frame '{goal}' suspended: {reason}"
-        return [PendingWork(frame=frame.id, kind=kind, description=words, question=frame.question.id)]
-    found = [
-        PendingWork(
-            frame=frame.id,
-            kind=f"{call.kind}_in_progress",
-            description=f"{call.kind.capitalize()} '{call.name or call.id}' incomplete",
-            call=call.id,
-            name=call.name,
-            if_interrupted=call.if_interrupted,
-            unsafe_to_retry=call.if_interrupted != "retry",
-        )
-        for call in sorted(frame.calls.values(), key=lambda call: call.version)
-    ]
+def _of_frame(
+    ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame, goal: str
+) -> list[PendingWork]:
+    children = stack.has_live_children(state.frames, frame)
+    found: list[PendingWork] = []
+    for step in steps(frame, live_children=children, now=ports.clock.now_ms()):
+        if step.question is not None:
+            others = [call for call in frame.calls.values() if call.id != step.question.call]
+            return [
+                _suspended(ports, acting, stream, step, goal),
+                *(_torn(frame.id, call, torn_call(call)) for call in sorted(others, key=lambda call: call.version)),
+            ]
+        if step.call is not None:
+            found.append(_torn(step.frame, step.call, step.next))
     if frame.status == "waiting":
-        words = f"Frame '{goal}' waiting"
-        found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words))
+        words, then = f"Frame '{goal}' waiting", "children" if children else "work"
+        found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words, next=then))
     if frame.error is not None and frame.error == frame.version:
         words = f"Frame '{goal}' stopped at an error"
         found.append(PendingWork(frame=frame.id, kind="unhandled_error", description=words))
     return found
+
+
+def _suspended(ports: Ports, acting: Acting, stream: str, step: Step, goal: str) -> PendingWork:
+    assert step.question is not None
+    reason = field(event_at(ports, acting, stream, step.question.version), "reason") or step.question.kind
+    return PendingWork(
+        frame=step.frame,
+        kind="waiting_for_user" if step.question.kind in _FOR_PEOPLE else "waiting",
+        description=f"Frame '{goal}' suspended: {reason}",
+        question=step.question.id,
+        next=step.next,
+    )
+
+
+def _torn(frame: str, call: Call, then: str) -> PendingWork:
+    return PendingWork(
+        frame=frame,
+        kind=f"{call.kind}_in_progress",
+        description=f"{call.kind.capitalize()} '{call.name or call.id}' incomplete",
+        call=call.id,
+        name=call.name,
+        if_interrupted=call.if_interrupted,
+        unsafe_to_retry=call.if_interrupted != "retry",
+        next=then,
+    )

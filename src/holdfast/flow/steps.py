@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.ambient import renew_in_child
+from holdfast.core.decide.calls import check_working
 from holdfast.core.step import torn_call
 from holdfast.core.values import plain
 from holdfast.errors import EffectFailed, HoldfastError, InvalidValue, Refused, TooLarge, Waiting
@@ -85,6 +86,7 @@ def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: st
 def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> Begun:
     way = torn_call(torn)
     if way == "retry":
+        check_working(current(ports, acting, stream_of(ports, acting, frame)), frame, ports.clock.now_ms())
         return Begun(call=torn.id)
     if way == "fail":
         working.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))

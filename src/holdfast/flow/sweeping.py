@@ -78,11 +78,11 @@ def _fail_orphan(ports: Ports, acting: Acting, stream: str, state: StreamState, 
     if ports.leases.holds(acting.tenant, stream):
         return _flag(ports, acting, stream, frame)
     try:
-        owning.take(ports, acting, stream)
+        epoch = owning.take(ports, acting, stream)
     except HoldfastError:
         return _flag(ports, acting, stream, frame)
     try:
         pop(ports, acting, frame.id, "failed", frames.OutcomeContent(error=ORPHAN))
     finally:
-        owning.let_go(ports, acting, stream)
+        owning.let_go(ports, acting, stream, epoch)
     return "failed"

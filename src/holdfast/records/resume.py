@@ -131,6 +131,8 @@ class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
     question: str | None = None
     if_interrupted: str | None = None
     unsafe_to_retry: bool = False
+    next: str = "work"
+    """What to do about it: work, children, answer, resume, retry, ask or fail."""
 
 
 class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -242,6 +242,14 @@ def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
     return frame.question
 
 
+def still_open(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
+    """An open question whose time has not passed."""
+    question = asked(state, frame_id, question_id)
+    if expired(question, now):
+        raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
+    return question
+
+
 def expired(question: Question, now: int) -> bool:
     """Whether its time has passed without an answer."""
     return question.expires_at is not None and now > question.expires_at and question.answer is None
