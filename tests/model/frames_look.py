@@ -206,10 +206,10 @@ def at_pending(model: Model, index: IndexView, scope: str) -> None:
     found = sorted((work.frame, work.kind, work.call or "") for work in state.pending)
     wanted: list[tuple[str, str, str]] = []
     for unit in model.live(scope):
+        wanted += [(unit.id, f"{kind}_in_progress", call) for call, (kind, _) in unit.calls.items()]
         if unit.question is not None:
             wanted.append((unit.id, "waiting_for_user" if unit.question.kind in PEOPLE else "waiting", ""))
             continue
-        wanted += [(unit.id, f"{kind}_in_progress", call) for call, (kind, _) in unit.calls.items()]
         wanted += [(unit.id, "waiting_for_subcall", "")] if unit.status == "waiting" else []
         wanted += [(unit.id, "unhandled_error", "")] if unit.at_error else []
     assert found == sorted(wanted), f"pending in {scope}: {found}, not {sorted(wanted)}"

@@ -150,20 +150,19 @@ def pop(walk: Walk) -> Op:
         status, (summary, error) = unit.status, unit.words
     how: dict[str, Any] = {"summary": summary, "error": error}
 
-    def act(index: IndexView, key: str | None) -> Any:
-        info = index.pop_frame(frame, status, key=key, **how)
-        assert info == index.get_frame(frame), "what pop_frame gives is not what get_frame gives"
-        return info
+    def after(info: Any) -> None:
+        assert info == walk.clients[0].index.get_frame(frame), "what pop_frame gives is not what get_frame gives"
 
     return Op(
         "pop",
         {"frame": frame, "status": status, **how},
         scope_of(walk, frame),
         lambda: walk.model.pop(frame, status, summary, error),
-        act,
+        lambda index, key: index.pop_frame(frame, status, key=key, **how),
         lambda index, key: index.pop_frame(frame, status, summary="in another way", key=key),
         frame=frame,
         keyed=True,
+        after=after,
         repeatable=True,
     )
 
@@ -441,10 +440,6 @@ def some_question(walk: Walk) -> str | None:
     return walk.random.choice(walk.questions) if walk.questions else None
 
 
-def unit_of(walk: Walk, question: str) -> Unit | None:
-    return walk.model.asked(question)
-
-
 def answer(walk: Walk) -> Op | None:
     question, token = some_question(walk), None
     if walk.tokens and walk.random.random() < 0.5:
@@ -452,12 +447,16 @@ def answer(walk: Walk) -> Op | None:
     if question is None and token is None:
         return None
     approve, note = walk.random.choice((True, False, None)), walk.random.choice((None, "note"))
+    if walk.said and walk.random.random() < 0.2:
+        question, token, approve, note = walk.said[-1]  # Word for word, as somebody would who clicks twice.
+    said = (question, token, approve, note)
     return Op(
         "answer",
         {"question": question, "token": token, "approve": approve, "note": note},
         "",
         lambda: walk.model.answer(question, token, (approve, note)),
         lambda index, key: index.answer(question, token=token, approve=approve, note=note),
+        after=lambda _: walk.said.append(said),
         repeatable=token is None,
     )
 
@@ -478,47 +477,22 @@ def reissue(walk: Walk) -> Op | None:
 
 
 def resume(walk: Walk) -> Op | None:
-    question = some_question(walk)
-    if question is None:
+    question, token = some_question(walk), None
+    if walk.tokens and walk.random.random() < 0.25:
+        question, token = None, walk.random.choice((*walk.tokens[-4:], "forged"))
+    if question is None and token is None:
         return None
     words = walk.random.choice((None, None, (True, None), (False, None), (True, "note")))
     how: dict[str, Any] = {} if words is None else {"approve": words[0], "note": words[1]}
-    unit = unit_of(walk, question)
+    unit = walk.model.asked(question) if question is not None else walk.model.with_token(str(token))
     return Op(
         "resume",
-        {"question": question, **how},
+        {"question": question, "token": token, **how},
         SCOPES[0] if unit is None else unit.scope,
-        lambda: walk.model.resume(question, words),
-        lambda index, key: index.resume_frame(question, **how),
+        lambda: walk.model.resume(question, token, words),
+        lambda index, key: index.resume_frame(question, token=token, **how),
         frame=None if unit is None else unit.id,
     )
-
-
-def resume_by_token(walk: Walk) -> None:
-    """Two commits: the answer, which anybody may give, and going on, which the owner does."""
-    if not walk.tokens:
-        return
-    token, client = walk.random.choice((*walk.tokens[-4:], "forged")), walk.random.choice(walk.clients)
-    walk.note(client, "resume", {"token": token}, None)
-    allowed: set[str] = set()
-    unit = walk.model.with_token(token)
-    try:
-        walk.model.carry_out(client.number, walk.model.answer(None, token, (True, None)), None)
-        assert unit is not None
-        assert unit.question is not None
-        plan = walk.model.resume(unit.question.id, None)
-        allowed = walk.model.forbidden(client.number, plan)
-    except No as refused:
-        allowed = {*refused.names}
-        if unit is not None:
-            allowed |= {wrong for wrong in [walk.model.may_write(client.number, unit.scope)] if wrong is not None}
-    try:
-        client.index.resume_frame(token=token, approve=True)
-    except HoldfastError as error:
-        walk.told_of(client.number, error, allowed, "resume by token")
-        return
-    assert not allowed, f"resumed by token, not refused with {allowed}"
-    walk.model.carry_out(client.number, plan, None)
 
 
 # actors
@@ -622,8 +596,7 @@ WEIGHTS: dict[Chooser, int] = {
     suspend: 10,
     answer: 6,
     reissue: 2,
-    resume: 9,
-    resume_by_token: 3,
+    resume: 12,
     take: 2,
     let_go: 3,
     sweep: 3,

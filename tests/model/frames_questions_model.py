@@ -129,17 +129,25 @@ class Questions(Tree):
 
     # going on
 
-    def resume(self, question: str, words: tuple[Any, ...] | None) -> Plan:
+    def resume(self, question: str | None, token: str | None, words: tuple[Any, ...] | None) -> Plan:
         """Let a frame go on; with an answer if none was given before. `words` is None if nothing is said."""
-        wait = self.open_question(question)
-        unit = self.asked(question)
+        if token is not None:
+            unit = self.with_token(token)
+            if unit is None or unit.question is None or unit.question.answer is not None:
+                raise No("TokenNotFound")
+        else:
+            assert question is not None
+            self.open_question(question)
+            unit = self.asked(question)
         assert unit is not None
+        wait = unit.question
+        assert wait is not None
         if wait.within is not None:
             raise No("Refused")
         wrong = []
         if wait.answer is not None and words is not None and wait.answer[1:] != words:
             wrong.append("AlreadyAnswered")
-        if self.late(wait) and wait.on_expiry != "keep":
+        if self.late(wait) and (token is not None or wait.on_expiry != "keep"):
             wrong.append("QuestionExpired")
         wrong += self.cannot_go_on(unit)
         if wrong:
@@ -147,7 +155,7 @@ class Questions(Tree):
 
         def apply(_: Any) -> None:
             if wait.answer is None:
-                wait.answer = ("id", *(words or (None, None)))
+                wait.answer = ("id" if token is None else "token", *(words or (None, None)))
             self.go_on(unit)
 
         return Plan(apply, (unit.scope,))

@@ -122,6 +122,7 @@ class Walk:
         self.ended_calls: list[tuple[str, str, str, int, str | None]] = []
         self.tokens: list[str] = []
         self.questions: list[str] = []
+        self.said: list[tuple[Any, ...]] = []
 
     def new_client(self) -> Client:
         self.born += 1
@@ -180,12 +181,12 @@ class Walk:
         assert not allowed, f"{op.name} was done, and should be refused with {sorted(allowed)}"
         assert plan is not None
         self.model.carry_out(client.number, plan, op.learn(result))
-        op.after(result)
         if key is not None and plan.writes:
             self.keys[op.scope, key] = (op, result)
         look.at_order(self.model, self.journal, before, SCOPES)
         if op.frame in self.model.units:
             look.at_frame(self.model, client.index, op.frame)
+        op.after(result)
 
     def predict(self, client: Client, op: Op) -> tuple[Plan | None, set[str]]:
         try:

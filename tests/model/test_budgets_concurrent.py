@@ -241,9 +241,13 @@ def family(backend: str, folder: Path, seed: int, total: int) -> Iterator[Family
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_64_children_at_once_never_hold_more_than_the_root_was_granted(backend: str, tmp_path: Path) -> None:
+    live_and_look_back(backend, tmp_path, volume(6, 150))
+
+
+def live_and_look_back(backend: str, folder: Path, rounds: int) -> None:
+    """Let every child live so many times, all at once, and count."""
     chance = seeded(f"children on {backend}")
-    rounds = volume(6, 150)
-    with family(backend, tmp_path, chance.randrange(2**32), EACH_ROUND * rounds) as one:
+    with family(backend, folder, chance.randrange(2**32), EACH_ROUND * rounds) as one:
         children = [
             threading.Thread(target=one.work, args=(number, rounds, chance.randrange(2**32)), daemon=True)
             for number in range(CHILDREN)
