@@ -17,7 +17,7 @@ from holdfast.async_threads import Threads, on_loop
 from holdfast.client import Holdfast, frame_scope
 from holdfast.client import open as open_sync
 from holdfast.client_index import IndexView
-from holdfast.client_journal import Address, JournalView, StrPath
+from holdfast.client_journal import JournalView, StrPath
 from holdfast.flow import reading
 from holdfast.ports import Clock, Ids
 from holdfast.records.batches import Appended
@@ -25,6 +25,7 @@ from holdfast.records.events.envelope import Erased, Event
 from holdfast.records.frames import Limits
 from holdfast.records.reports import Erasure, Progress, Query, Verified
 from holdfast.records.resume import QuestionInfo
+from holdfast.records.scope import Address
 from holdfast.records.settings import Settings
 
 

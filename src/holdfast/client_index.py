@@ -5,37 +5,26 @@ Frames are named by their ids. Every write takes a `key`, under which it happens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from holdfast.client_questions import QuestionsView
+from holdfast.client_work import WorkView
 from holdfast.core import stack
 from holdfast.core.values import plain
-from holdfast.errors import InvalidValue, TokenNotFound, Unsupported
-from holdfast.flow import asking, frames, owning, showing, sweeping, working
-from holdfast.ports import Acting, Ports
-from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
+from holdfast.flow import frames, owning, showing, sweeping
+from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import Limits
 from holdfast.records.resume import (
     ActorResumeState,
-    Answer,
-    Asked,
     FrameInfo,
-    HandleInfo,
-    QuestionInfo,
     Swept,
 )
-from holdfast.records.scope import Scope
-from holdfast.records.usage import Usage
-
-Address = Scope | str
+from holdfast.records.scope import Address, Scope
 
 
-class IndexView:
+class IndexView(WorkView, QuestionsView):
     """The call stacks of one tenant."""
-
-    def __init__(self, ports: Ports, acting: Acting) -> None:
-        self._ports = ports
-        self._acting = acting
 
     # frames
 
@@ -151,286 +140,6 @@ class IndexView:
         found = stack.leaves(showing.current(self._ports, self._acting, stream).frames)
         return [showing.describe(self._ports, self._acting, stream, frame) for frame in found]
 
-    # budgets
-
-    def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
-        """Set tokens aside for a purpose."""
-        working.reserve(self._ports, self._acting, frame, purpose, amount, key)
-
-    def release_reservation(
-        self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
-    ) -> None:
-        """Give a reservation back, all of it or a part."""
-        working.release(self._ports, self._acting, frame, purpose, amount, key)
-
-    def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
-        """Record usage that a reservation pays for, as far as it goes."""
-        working.spend(self._ports, self._acting, frame, usage, purpose, key)
-
-    def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
-        """Record what work used. Never refused for its amount: the work is done."""
-        working.spend(self._ports, self._acting, frame, usage, None, key)
-
-    # evidence and results
-
-    def add_handle(
-        self,
-        frame: str,
-        kind: str,
-        *,
-        handle: str | None = None,
-        description: str | None = None,
-        target: str | None = None,
-        body: str | None = None,
-        priority: str = "medium",
-        tokens: int | None = None,
-        trust: str | None = None,
-        call: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        key: str | None = None,
-    ) -> str:
-        """Attach evidence; gives the handle's id. A handle that is there already is changed in place."""
-        content = HandleContent(description=description, target=target, body=body, metadata=plain(metadata))
-        return working.add_handle(
-            self._ports,
-            self._acting,
-            frame,
-            kind,
-            content,
-            handle=handle,
-            priority=priority,
-            tokens=tokens,
-            trust=trust,
-            call=call,
-            key=key,
-        )
-
-    def remove_handle(
-        self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
-    ) -> str | None:
-        """Detach evidence; gives the name under which `restore_handles` brings it back."""
-        names = [handle] if isinstance(handle, str) else list(handle)
-        return working.remove_handles(self._ports, self._acting, frame, names, reason, key)
-
-    def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
-        """Attach again what one removal or compaction detached; gives the handles."""
-        return working.restore_handles(self._ports, self._acting, frame, removal, key)
-
-    def handles(self, frame: str) -> list[HandleInfo]:
-        """A frame's handles in order, with what they point to; detached ones are marked."""
-        return showing.handles(self._ports, self._acting, frame)
-
-    def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
-        """Point to something the frame produced; gives its position."""
-        return working.add_result(self._ports, self._acting, frame, kind, ref, summary, key)
-
-    # calls
-
-    def begin_model_call(
-        self,
-        frame: str,
-        pack: Any = None,
-        *,
-        model: str | None = None,
-        request: Any = None,
-        purpose: str | None = None,
-        if_interrupted: str = "retry",
-        key: str | None = None,
-    ) -> str:
-        """Journal that a model is about to be called; gives the call's id. Refused when nothing is left to spend."""
-        if pack is not None:
-            raise Unsupported("This release makes no context packs yet. Call it without one.")
-        return working.begin_model(
-            self._ports,
-            self._acting,
-            frame,
-            model=model,
-            request=plain(request),
-            purpose=purpose,
-            if_interrupted=if_interrupted,
-            key=key,
-        )
-
-    def end_model_call(
-        self,
-        frame: str,
-        call: str,
-        *,
-        usage: Usage | int = 0,
-        finish: str | None = None,
-        response: Any = None,
-        provider_id: str | None = None,
-        error: str | None = None,
-        retryable: bool = False,
-        doubtful: Usage | None = None,
-    ) -> None:
-        """Journal what a model answered, or with `error` that it failed. What it used is recorded either way."""
-        working.end_model(
-            self._ports,
-            self._acting,
-            frame,
-            call,
-            usage=usage,
-            finish=finish,
-            response=plain(response),
-            provider_id=provider_id,
-            error=error,
-            retryable=retryable,
-            doubtful=doubtful,
-        )
-
-    def begin_tool_call(
-        self,
-        frame: str,
-        name: str,
-        *,
-        arguments: Any = None,
-        if_interrupted: str = "ask",
-        provider_id: str | None = None,
-        key: str | None = None,
-    ) -> str:
-        """Journal that a tool is about to be called; gives the call's id, its idempotency key."""
-        return working.begin_tool(
-            self._ports,
-            self._acting,
-            frame,
-            name,
-            arguments=plain(arguments),
-            if_interrupted=if_interrupted,
-            provider_id=provider_id,
-            key=key,
-        )
-
-    def end_tool_call(
-        self,
-        frame: str,
-        call: str,
-        *,
-        value: Any = None,
-        error: str | None = None,
-        interrupted: bool = False,
-        tokens: int | None = None,
-    ) -> None:
-        """Journal what a tool returned, or with `error` that it failed."""
-        working.end_tool(
-            self._ports,
-            self._acting,
-            frame,
-            call,
-            value=plain(value),
-            error=error,
-            interrupted=interrupted,
-            tokens=tokens,
-        )
-
-    # questions
-
-    def suspend_frame(
-        self,
-        frame: str,
-        reason: str | None = None,
-        *,
-        kind: str = "approval",
-        options: Sequence[str] | None = None,
-        recommended: str | None = None,
-        arguments: Any = None,
-        payload: Any = None,
-        token: bool = False,
-        expires_ms: int | None = None,
-        on_expiry: str | None = None,
-        until: int | None = None,
-        call: str | None = None,
-        subtree: bool = False,
-        release_budget: bool = True,
-        key: str | None = None,
-    ) -> Asked:
-        """Stop a frame until somebody answers; gives the question's id and, if asked for, a link token."""
-        content = QuestionContent(
-            reason=_text(reason, "reason"),
-            options=None if options is None else [str(option) for option in options],
-            recommended=recommended,
-            arguments=plain(arguments),
-            payload=plain(payload),
-        )
-        return asking.suspend(
-            self._ports,
-            self._acting,
-            frame,
-            content,
-            kind=kind,
-            token=token,
-            expires_ms=expires_ms,
-            on_expiry=on_expiry,
-            until=until,
-            call=call,
-            subtree=subtree,
-            release=release_budget,
-            key=key,
-        )
-
-    def answer(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
-    ) -> str:
-        """Answer a question by id, or with its token; gives its id. The frame's owner goes on with it."""
-        return asking.answer(
-            self._ports,
-            self._acting,
-            question=question,
-            token=token,
-            approved=_flag(approve),
-            content=_answer(payload, args, note),
-        )
-
-    def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
-        """A new link token for an open question; the earlier one is void."""
-        return asking.reissue(self._ports, self._acting, question, expires_ms)
-
-    def resume_frame(
-        self,
-        question: str | None = None,
-        *,
-        token: str | None = None,
-        approve: bool | None = None,
-        payload: Any = None,
-        args: Any = None,
-        note: str | None = None,
-    ) -> str:
-        """Let the frame of a question go on; gives the frame's id. Brings an answer along if none was given."""
-        given = approve is not None or payload is not None or args is not None or note is not None
-        frame, answered = asking.found(self._ports, self._acting, question, token)
-        if answered and token is not None:
-            raise TokenNotFound
-        asking.resume(
-            self._ports,
-            self._acting,
-            frame,
-            bring=given or not answered,
-            token=token,
-            approved=_flag(approve),
-            content=_answer(payload, args, note),
-        )
-        return frame
-
-    def questions(self) -> Iterator[QuestionInfo]:
-        """Every open question, oldest frame first."""
-        return showing.questions(self._ports, self._acting)
-
-    def question(self, question: str) -> QuestionInfo:
-        """One open question."""
-        return showing.question(self._ports, self._acting, question)
-
-    def answer_to(self, scope: Address, question: str) -> Answer | None:
-        """What was answered to a question of a scope, also after its frame went on."""
-        showing.raw_id(question, "question")
-        return asking.answer_of(self._ports, self._acting, Scope.of(scope).text, question)
-
     # actors
 
     def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
@@ -450,24 +159,6 @@ class IndexView:
         return sweeping.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
 
 
-def _text(value: object, what: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidValue(f"{what} must be a text.")
-    return value
-
-
 def _kept(text: object) -> str | None:
     """A text that stays as it is; one that was erased stays away."""
     return text if isinstance(text, str) else None
-
-
-def _flag(value: object) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise InvalidValue("approve must be True, False or left out.")
-    return value
-
-
-def _answer(payload: Any, args: Any, note: str | None) -> AnswerContent | None:
-    if payload is None and args is None and note is None:
-        return None
-    return AnswerContent(payload=plain(payload), arguments=plain(args), note=_text(note, "note"))

@@ -21,9 +21,8 @@ from holdfast.records.catalogue import APP_PREFIX
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased, Event
 from holdfast.records.ids import check_id, check_key
 from holdfast.records.reports import Erasure, Progress, Query, Verified
-from holdfast.records.scope import Scope
+from holdfast.records.scope import Address, Scope
 
-Address = Scope | str
 FULL = (errno.ENOSPC, errno.EDQUOT)
 StrPath = str | os.PathLike[str]
 

@@ -108,6 +108,9 @@ class Scope(msgspec.Struct, frozen=True, order=True):
 
 Scope.GLOBAL = Scope(())
 
+Address = Scope | str
+"""What is accepted wherever a scope is: a scope, its text, or a bare id, which means that session."""
+
 
 def _encode(name: str) -> str:
     text = quote(name, safe="")

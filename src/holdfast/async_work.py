@@ -1,0 +1,192 @@
+"""`hf.index` for asyncio, the part inside frames. See `client_work`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from holdfast.async_threads import Threads
+from holdfast.client_index import IndexView
+from holdfast.records.resume import HandleInfo
+from holdfast.records.usage import Usage
+
+PAGE = 64
+
+T = TypeVar("T")
+
+
+class AsyncWorkView:
+    """Budgets, evidence, results and calls of one tenant's frames."""
+
+    def __init__(self, view: IndexView, threads: Threads) -> None:
+        self._view = view
+        self._threads = threads
+
+    # budgets
+
+    async def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
+        """See IndexView.reserve."""
+        await self._threads.run(self._view.reserve, frame, purpose, amount, key=key)
+
+    async def release_reservation(
+        self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
+    ) -> None:
+        """See IndexView.release_reservation."""
+        await self._threads.run(self._view.release_reservation, frame, purpose, amount, key=key)
+
+    async def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """See IndexView.spend_reserved."""
+        await self._threads.run(self._view.spend_reserved, frame, purpose, usage, key=key)
+
+    async def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """See IndexView.record_usage."""
+        await self._threads.run(self._view.record_usage, frame, usage, key=key)
+
+    # evidence and results
+
+    async def add_handle(
+        self,
+        frame: str,
+        kind: str,
+        *,
+        handle: str | None = None,
+        description: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        priority: str = "medium",
+        tokens: int | None = None,
+        trust: str | None = None,
+        call: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.add_handle."""
+        return await self._threads.run(
+            self._view.add_handle,
+            frame,
+            kind,
+            handle=handle,
+            description=description,
+            target=target,
+            body=body,
+            priority=priority,
+            tokens=tokens,
+            trust=trust,
+            call=call,
+            metadata=metadata,
+            key=key,
+        )
+
+    async def remove_handle(
+        self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
+    ) -> str | None:
+        """See IndexView.remove_handle."""
+        return await self._threads.run(self._view.remove_handle, frame, handle, reason=reason, key=key)
+
+    async def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
+        """See IndexView.restore_handles."""
+        return await self._threads.run(self._view.restore_handles, frame, removal, key=key)
+
+    async def handles(self, frame: str) -> list[HandleInfo]:
+        """See IndexView.handles."""
+        return await self._threads.run(self._view.handles, frame)
+
+    async def add_result(
+        self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None
+    ) -> int:
+        """See IndexView.add_result."""
+        return await self._threads.run(self._view.add_result, frame, kind, ref, summary=summary, key=key)
+
+    # calls
+
+    async def begin_model_call(
+        self,
+        frame: str,
+        pack: Any = None,
+        *,
+        model: str | None = None,
+        request: Any = None,
+        purpose: str | None = None,
+        if_interrupted: str = "retry",
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.begin_model_call."""
+        return await self._threads.run(
+            self._view.begin_model_call,
+            frame,
+            pack,
+            model=model,
+            request=request,
+            purpose=purpose,
+            if_interrupted=if_interrupted,
+            key=key,
+        )
+
+    async def end_model_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        usage: Usage | int = 0,
+        finish: str | None = None,
+        response: Any = None,
+        provider_id: str | None = None,
+        error: str | None = None,
+        retryable: bool = False,
+        doubtful: Usage | None = None,
+    ) -> None:
+        """See IndexView.end_model_call."""
+        await self._threads.run(
+            self._view.end_model_call,
+            frame,
+            call,
+            usage=usage,
+            finish=finish,
+            response=response,
+            provider_id=provider_id,
+            error=error,
+            retryable=retryable,
+            doubtful=doubtful,
+        )
+
+    async def begin_tool_call(
+        self,
+        frame: str,
+        name: str,
+        *,
+        arguments: Any = None,
+        if_interrupted: str = "ask",
+        provider_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """See IndexView.begin_tool_call."""
+        return await self._threads.run(
+            self._view.begin_tool_call,
+            frame,
+            name,
+            arguments=arguments,
+            if_interrupted=if_interrupted,
+            provider_id=provider_id,
+            key=key,
+        )
+
+    async def end_tool_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        value: Any = None,
+        error: str | None = None,
+        interrupted: bool = False,
+        tokens: int | None = None,
+    ) -> None:
+        """See IndexView.end_tool_call."""
+        await self._threads.run(
+            self._view.end_tool_call,
+            frame,
+            call,
+            value=value,
+            error=error,
+            interrupted=interrupted,
+            tokens=tokens,
+        )

@@ -1,0 +1,196 @@
+"""`hf.index`, the part inside frames: spend and reserve, attach evidence, begin and end calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.values import plain
+from holdfast.errors import Unsupported
+from holdfast.flow import showing, working
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.frames import HandleContent
+from holdfast.records.resume import (
+    HandleInfo,
+)
+from holdfast.records.usage import Usage
+
+
+class WorkView:
+    """Budgets, evidence, results and calls of one tenant's frames."""
+
+    def __init__(self, ports: Ports, acting: Acting) -> None:
+        self._ports = ports
+        self._acting = acting
+
+    # budgets
+
+    def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
+        """Set tokens aside for a purpose."""
+        working.reserve(self._ports, self._acting, frame, purpose, amount, key)
+
+    def release_reservation(
+        self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
+    ) -> None:
+        """Give a reservation back, all of it or a part."""
+        working.release(self._ports, self._acting, frame, purpose, amount, key)
+
+    def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """Record usage that a reservation pays for, as far as it goes."""
+        working.spend(self._ports, self._acting, frame, usage, purpose, key)
+
+    def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """Record what work used. Never refused for its amount: the work is done."""
+        working.spend(self._ports, self._acting, frame, usage, None, key)
+
+    # evidence and results
+
+    def add_handle(
+        self,
+        frame: str,
+        kind: str,
+        *,
+        handle: str | None = None,
+        description: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        priority: str = "medium",
+        tokens: int | None = None,
+        trust: str | None = None,
+        call: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Attach evidence; gives the handle's id. A handle that is there already is changed in place."""
+        content = HandleContent(description=description, target=target, body=body, metadata=plain(metadata))
+        return working.add_handle(
+            self._ports,
+            self._acting,
+            frame,
+            kind,
+            content,
+            handle=handle,
+            priority=priority,
+            tokens=tokens,
+            trust=trust,
+            call=call,
+            key=key,
+        )
+
+    def remove_handle(
+        self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
+    ) -> str | None:
+        """Detach evidence; gives the name under which `restore_handles` brings it back."""
+        names = [handle] if isinstance(handle, str) else list(handle)
+        return working.remove_handles(self._ports, self._acting, frame, names, reason, key)
+
+    def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
+        """Attach again what one removal or compaction detached; gives the handles."""
+        return working.restore_handles(self._ports, self._acting, frame, removal, key)
+
+    def handles(self, frame: str) -> list[HandleInfo]:
+        """A frame's handles in order, with what they point to; detached ones are marked."""
+        return showing.handles(self._ports, self._acting, frame)
+
+    def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
+        """Point to something the frame produced; gives its position."""
+        return working.add_result(self._ports, self._acting, frame, kind, ref, summary, key)
+
+    # calls
+
+    def begin_model_call(
+        self,
+        frame: str,
+        pack: Any = None,
+        *,
+        model: str | None = None,
+        request: Any = None,
+        purpose: str | None = None,
+        if_interrupted: str = "retry",
+        key: str | None = None,
+    ) -> str:
+        """Journal that a model is about to be called; gives the call's id. Refused when nothing is left to spend."""
+        if pack is not None:
+            raise Unsupported("This release makes no context packs yet. Call it without one.")
+        return working.begin_model(
+            self._ports,
+            self._acting,
+            frame,
+            model=model,
+            request=plain(request),
+            purpose=purpose,
+            if_interrupted=if_interrupted,
+            key=key,
+        )
+
+    def end_model_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        usage: Usage | int = 0,
+        finish: str | None = None,
+        response: Any = None,
+        provider_id: str | None = None,
+        error: str | None = None,
+        retryable: bool = False,
+        doubtful: Usage | None = None,
+    ) -> None:
+        """Journal what a model answered, or with `error` that it failed. What it used is recorded either way."""
+        working.end_model(
+            self._ports,
+            self._acting,
+            frame,
+            call,
+            usage=usage,
+            finish=finish,
+            response=plain(response),
+            provider_id=provider_id,
+            error=error,
+            retryable=retryable,
+            doubtful=doubtful,
+        )
+
+    def begin_tool_call(
+        self,
+        frame: str,
+        name: str,
+        *,
+        arguments: Any = None,
+        if_interrupted: str = "ask",
+        provider_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Journal that a tool is about to be called; gives the call's id, its idempotency key."""
+        return working.begin_tool(
+            self._ports,
+            self._acting,
+            frame,
+            name,
+            arguments=plain(arguments),
+            if_interrupted=if_interrupted,
+            provider_id=provider_id,
+            key=key,
+        )
+
+    def end_tool_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        value: Any = None,
+        error: str | None = None,
+        interrupted: bool = False,
+        tokens: int | None = None,
+    ) -> None:
+        """Journal what a tool returned, or with `error` that it failed."""
+        working.end_tool(
+            self._ports,
+            self._acting,
+            frame,
+            call,
+            value=plain(value),
+            error=error,
+            interrupted=interrupted,
+            tokens=tokens,
+        )
