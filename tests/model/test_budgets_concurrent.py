@@ -239,9 +239,15 @@ def family(backend: str, folder: Path, seed: int, total: int) -> Iterator[Family
         one.close()
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_64_children_at_once_never_hold_more_than_the_root_was_granted(backend: str, tmp_path: Path) -> None:
-    live_and_look_back(backend, tmp_path, volume(6, 150))
+@pytest.mark.parametrize(
+    ("backend", "rounds"),
+    # In memory the cost of loading follows all frames that ever were, so it wears out sooner.
+    [("memory", volume(6, 30)), ("sqlite", volume(6, 100))],
+)
+def test_64_children_at_once_never_hold_more_than_the_root_was_granted(
+    backend: str, rounds: int, tmp_path: Path
+) -> None:
+    live_and_look_back(backend, tmp_path, rounds)
 
 
 def live_and_look_back(backend: str, folder: Path, rounds: int) -> None:
