@@ -13,7 +13,7 @@ from holdfast.records.frames import Frame, StreamState
 from holdfast.records.reports import Query
 from holdfast.records.resume import FrameInfo
 from tests.model.frames_model import LIVE, USAGE, Unit
-from tests.model.frames_questions_model import Model
+from tests.model.frames_owners_model import Model
 
 TENANT = "default"
 PEOPLE = ("approval", "input")

@@ -26,7 +26,7 @@ from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.model import frames_look as look
 from tests.model.frames_model import No, Plan
-from tests.model.frames_questions_model import Model
+from tests.model.frames_owners_model import Model
 
 SCOPES = ("actor/a", "actor/b", "actor/c")
 FULL_LOOK = 25

@@ -44,7 +44,7 @@ TENANT, ROOT = "default", "actor/root"
 CHILDREN = 64
 MOST = 200
 """The largest grant. The root has about as much as all children spend, so that some are refused towards the end."""
-EACH_ROUND = 800
+EACH_ROUND = 600
 PATIENCE = 1_000
 ROOMY = Limits(timeout_ms=None, tool_calls=1000)
 
@@ -282,6 +282,7 @@ def look_back(one: Family) -> None:
         check(state, one.root)
     assert grants == one.pushed + 1
     assert one.pushed > CHILDREN // 2
+    assert one.refused > 0
     assert len(one.seen) > 1
     print(f"{one.pushed} pushed, {one.refused} refused, {one.spent} of {one.total} spent, {len(one.seen)} looks")
     root = index.get_frame(one.root)
