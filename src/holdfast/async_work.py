@@ -106,7 +106,6 @@ class AsyncWorkView:
         *,
         model: str | None = None,
         request: Any = None,
-        purpose: str | None = None,
         if_interrupted: str = "retry",
         key: str | None = None,
     ) -> str:
@@ -117,7 +116,6 @@ class AsyncWorkView:
             pack,
             model=model,
             request=request,
-            purpose=purpose,
             if_interrupted=if_interrupted,
             key=key,
         )

@@ -15,6 +15,7 @@ from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.connect import connect
+from holdfast.flow import owning
 from holdfast.ports import Acting, Clock, Ids, Ports
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
@@ -106,9 +107,9 @@ class Holdfast:
         leases, clock = self._ports.leases, self._ports.clock
         leases.draining = True
         began = clock.monotonic()
-        while leases.users() and clock.monotonic() - began < grace:
+        while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))
-        return leases.users()
+        return len(leases.blocks)
 
     def tenant(self, name: str) -> Holdfast:
         """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
@@ -122,6 +123,7 @@ class Holdfast:
     def close(self) -> None:
         """Let go of the journal. Closing twice is fine."""
         if self._owner:
+            owning.release_claims(self._ports)
             self._ports.leases.close()
             self._ports.journal.close()
 

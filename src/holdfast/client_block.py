@@ -20,11 +20,12 @@ from typing import Any, Self
 from holdfast.core import stack
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import questions as rules
-from holdfast.core.values import plain
+from holdfast.core.values import plain, words
 from holdfast.errors import (
     ActorBusy,
     Draining,
     FrameEnded,
+    InsufficientTokens,
     InvalidTransition,
     InvalidValue,
     KeyReused,
@@ -40,7 +41,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
-from holdfast.records.frames import LIVE, Limits
+from holdfast.records.frames import LIVE, Limits, Question
 from holdfast.records.ids import check_key
 from holdfast.records.resume import FrameInfo
 
@@ -71,7 +72,7 @@ class Block:
         self._ports, self._acting, self._stream = ports, acting, stream
         self._content = GoalContent(goal=goal, inputs=plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
-        self._key = None if key is None else check_key(key if parent is None else f"{parent}/{key}")
+        self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
         self._id: str | None = None
         self._epoch: int | None = None
         """The epoch of the lease that this block uses; None for a child, and for one that holds none."""
@@ -105,7 +106,7 @@ class Block:
             raise Draining
         owning.await_free(self._ports, self._acting, self._stream)
         self._begin_writing()
-        with self._ports.leases.taking(self._acting.tenant, self._stream):
+        with self._ports.observers.later(), self._ports.leases.taking(self._acting.tenant, self._stream):
             known = self._take_up()
             if known is None:
                 self._id = self._push(lease=True)
@@ -122,13 +123,11 @@ class Block:
         """One block at a time for one frame: two would run the same steps beside each other."""
         if self._replayed:
             return
-        place = (self._acting.tenant, self.id)
-        if place in self._ports.leases.blocks:
+        if not self._ports.leases.enter_block(self._acting.tenant, self.id):
             self._let_go()
             raise ActorBusy(
                 f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
             )
-        self._ports.leases.blocks.add(place)
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
@@ -175,12 +174,16 @@ class Block:
 
     def _wake(self) -> None:
         """Go on, if the frame was suspended and its question is answered or its timer rang."""
+        question: Question | None = None
         try:
             live = showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
             question = None if live is None else live.question
             if question is None or question.within is not None or not rules.due(question, self._ports.clock.now_ms()):
                 return
             asking.resume(self._ports, self._acting, self.id)
+        except InsufficientTokens as error:
+            self._let_go()
+            raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
         except BaseException:
             self._let_go()
             raise
@@ -220,7 +223,7 @@ class Block:
         if self._on_error == "leave" or self._only_stopped(error) or self._replayed or self.status not in LIVE:
             error.add_note(f"Frame {self.id} is {self.status}.")
             return
-        self._pop("failed", OutcomeContent(error=f"{type(error).__name__}: {error}"))
+        self._pop("failed", OutcomeContent(error=words(error)))
         error.add_note(f"Frame {self.id} failed with this.")
 
     def _only_stopped(self, error: Exception) -> bool:
@@ -237,7 +240,10 @@ class Block:
             frames.pop(self._ports, self._acting, self.id, status, content)
             return
         leases, place = self._ports.leases, (self._acting.tenant, self._stream)
-        with leases.taking(*place):  # Another thread must not count on a lease that is being given back.
+        with (
+            self._ports.observers.later(),
+            leases.taking(*place),
+        ):  # Another thread must not count on a lease that is being given back.
             release = bool(leases.released(*place, self._epoch))
             frames.pop(self._ports, self._acting, self.id, status, content, release=self._epoch if release else None)
             if release:

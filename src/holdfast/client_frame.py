@@ -5,15 +5,18 @@ How a block is entered and left is in `client_block`.
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.client_block import Block
+from holdfast.client_questions import choices
 from holdfast.core.codec import decode_event
 from holdfast.core.values import is_record_type, plain, typed
-from holdfast.errors import FrameEnded, Waiting
+from holdfast.errors import FrameEnded, InvalidValue, KeyReused, Waiting
 from holdfast.flow import asking, steps, working
+from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
@@ -54,6 +57,8 @@ class Frame(Block):
 
     def run(self, fn: Callable[..., T], *args: Any, key: str, if_interrupted: str = "ask", as_: Any = None) -> T:
         """Run something once. Again with its key, it gives what it gave; if it was torn, `if_interrupted` decides."""
+        if inspect.iscoroutinefunction(fn):
+            raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
         begun = steps.begin(self._ports, self._acting, self.id, key, if_interrupted)
         if begun.known:
@@ -73,7 +78,7 @@ class Frame(Block):
         kept = plain(value)
         if self._replayed:
             before = self.info().value
-            if before != kept:
+            if before != kept and before is not ERASED:
                 raise FrameEnded(f"Frame {self.id} is completed with another result. Use a new key for new work.")
             return before
         self._outcome = OutcomeContent(value=kept, summary=summary)
@@ -149,12 +154,12 @@ class Frame(Block):
         key: str | None = None,
     ) -> Asked:
         """Stop until somebody answers, and leave the block. With its key, a later run finds the answer here."""
-        known = self._asked(key, reason)
+        known = self._asked(key, token)
         if known is not None:
             return known
         content = QuestionContent(
             reason=reason,
-            options=None if options is None else list(options),
+            options=choices(options, recommended),
             recommended=recommended,
             arguments=plain(arguments),
             payload=plain(payload),
@@ -177,18 +182,23 @@ class Frame(Block):
     def _question_key(self, key: str) -> str:
         return f"{self.id}/ask/{check_id(key, 'key')}"
 
-    def _asked(self, key: str | None, reason: str) -> Asked | None:
-        """A question that was asked under this key and that the frame has gone on from."""
+    def _asked(self, key: str | None, token: bool) -> Asked | None:
+        """A question that was asked under this key, whatever its words were: it is asked once."""
         if key is None:
             return None
         stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._question_key(key))
         if not stored:
             return None
-        question: str = decode_event(stored[-1]).facts.question
+        # The last suspension of the append is what was asked for; others below it, and clocks, come with it.
+        asked = [event for event in map(decode_event, stored) if event.type == "frame.suspended"]
+        if not asked:
+            raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
+        question: str = asked[-1].facts.question
         answer = asking.answer_of(self._ports, self._acting, self._stream, question)
         if asking.waits_for(self._ports, self._acting, self.id, question):
             if answer is None:
-                return None
+                fresh = asking.new_token(self._ports, self._acting, question) if token else None
+                return Asked(question=question, frame=self.id, token=fresh, repeated=True)
             asking.resume(self._ports, self._acting, self.id)
         return Asked(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
@@ -213,6 +223,6 @@ def return_type(fn: Any, as_: Any) -> Any:
         return as_
     try:
         hint = typing.get_type_hints(fn).get("return")
-    except (NameError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001  an annotation can be any expression
         return None
     return hint if is_record_type(hint) else None

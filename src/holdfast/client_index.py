@@ -13,6 +13,7 @@ from holdfast.client_work import WorkView
 from holdfast.core import stack
 from holdfast.core.values import plain
 from holdfast.flow import frames, owning, showing, sweeping
+from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import Limits
 from holdfast.records.resume import (
@@ -75,8 +76,8 @@ class IndexView(WorkView, QuestionsView):
             known = showing.frame_info(self._ports, self._acting, frame)
             texts = GoalContent(
                 goal=goal if goal is not None else _kept(known.goal),
-                inputs=plain(inputs) if inputs is not None else known.inputs or None,
-                metadata=plain(metadata) if metadata is not None else known.metadata or None,
+                inputs=plain(inputs) if inputs is not None else _kept(known.inputs),
+                metadata=plain(metadata) if metadata is not None else _kept(known.metadata),
             )
         frames.update(
             self._ports,
@@ -159,6 +160,6 @@ class IndexView(WorkView, QuestionsView):
         return sweeping.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
 
 
-def _kept(text: object) -> str | None:
-    """A text that stays as it is; one that was erased stays away."""
-    return text if isinstance(text, str) else None
+def _kept(value: Any) -> Any:
+    """What stays as it is; what was erased stays away."""
+    return None if value is ERASED else value

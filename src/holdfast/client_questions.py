@@ -49,7 +49,7 @@ class QuestionsView:
         """Stop a frame until somebody answers; gives the question's id and, if asked for, a link token."""
         content = QuestionContent(
             reason=_text(reason, "reason"),
-            options=None if options is None else [str(option) for option in options],
+            options=choices(options, recommended),
             recommended=recommended,
             arguments=plain(arguments),
             payload=plain(payload),
@@ -138,6 +138,17 @@ def _text(value: object, what: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidValue(f"{what} must be a text.")
     return value
+
+
+def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
+    """What can be chosen, as a list of texts; what is recommended is one of them."""
+    if options is None:
+        return None
+    if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
+        raise InvalidValue("options must be a list of texts.")
+    if recommended is not None and recommended not in options:
+        raise InvalidValue(f"{recommended!r} is recommended and not among the options.")
+    return list(options)
 
 
 def _flag(value: object) -> bool | None:

@@ -81,7 +81,7 @@ class WorkView:
         self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
     ) -> str | None:
         """Detach evidence; gives the name under which `restore_handles` brings it back."""
-        names = [handle] if isinstance(handle, str) else list(handle)
+        names = [handle] if isinstance(handle, str) else handle
         return working.remove_handles(self._ports, self._acting, frame, names, reason, key)
 
     def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
@@ -105,7 +105,6 @@ class WorkView:
         *,
         model: str | None = None,
         request: Any = None,
-        purpose: str | None = None,
         if_interrupted: str = "retry",
         key: str | None = None,
     ) -> str:
@@ -118,7 +117,6 @@ class WorkView:
             frame,
             model=model,
             request=plain(request),
-            purpose=purpose,
             if_interrupted=if_interrupted,
             key=key,
         )

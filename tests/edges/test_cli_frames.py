@@ -113,7 +113,7 @@ def test_stack_shows_frames_below_one_another_with_their_budgets(cli: Cli, made:
         "      tokens: 10,000 granted, 0 used, 500 reserved, 1,300 lent, 8,200 available",
     ]
     assert f"\n    - Refund order 17  suspended  …{refund}\n        tokens: 4,000 granted, 1,200 used" in result.out
-    assert "2,800 available (2,800 given back until it goes on)" in result.out
+    assert "0 available (2,800 given back until it goes on)" in result.out
     assert "evidence: 1 attached" in result.out
     assert f"below: …{made.ids['search'][-8:]} in session/bob" in result.out
 
@@ -178,7 +178,7 @@ def test_stack_as_json_has_whole_ids_and_every_number(cli: Cli, made: Made) -> N
     assert refund["question"]["id"] == made.ids["question"]
     assert refund["question"]["reason"] == "May I pay 49.90?"
     (search,), (late,), (secret,) = found["session/bob"], found["session/carol"], found["session/zoe"]
-    budget = {"granted": 100, "used": 150, "reserved": 0, "lent": 0, "available": 0, "overdraft": 50}
+    budget = {"granted": 100, "used": 150, "reserved": 0, "lent": 0, "released": 0, "available": 0, "overdraft": 50}
     assert search["tokens"] == budget
     assert [call["id"] for call in search["calls"]] == [made.ids["call"]]
     assert (late["goal"], late["erased"]) == (HOSTILE, False)

@@ -499,7 +499,7 @@ def test_a_step_whose_annotations_nobody_can_read_runs() -> None:
 
 def test_a_step_inside_itself_is_refused() -> None:
     with client().frame("job") as frame:
-        with pytest.raises(Refused, match="running already"):
+        with pytest.raises(ActorBusy, match="is running"):
             frame.run(lambda: frame.run(lambda: 1, key="a"), key="a")
         assert frame.run(lambda: 1, key="a") == 1
 

@@ -22,7 +22,7 @@ from holdfast.async_index import AsyncIndexView
 from holdfast.async_threads import THREADS, WAITING
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
-from holdfast.errors import FrameSuspended, InvalidValue, Refused, Waiting
+from holdfast.errors import ActorBusy, FrameSuspended, InvalidValue, Refused, Waiting
 from holdfast.records.resume import ActorResumeState, Asked
 from holdfast.testing.clock import FrozenClock, SeededIds
 
@@ -184,7 +184,7 @@ def test_every_operation_gives_the_same_and_crosses_once(url: str, tmp_path: Pat
 
 
 def test_iterators_go_on_past_a_page(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.async_index.PAGE", 2)
+    monkeypatch.setattr("holdfast.async_questions.PAGE", 2)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(5):
@@ -826,7 +826,7 @@ def test_what_a_thread_gives_is_remembered_though_nobody_waits(play: Callable[[T
         with pytest.raises(asyncio.CancelledError):
             await task
         await _free(hf)
-        with pytest.raises(Refused, match="running already"):
+        with pytest.raises(ActorBusy, match="is running"):
             await work()
         gate.set()
         await returned.wait()

@@ -97,9 +97,12 @@ def test_a_model_call_needs_something_left(hf: holdfast.Holdfast) -> None:
     with pytest.raises(BudgetExhausted) as spent:
         hf.index.begin_model_call(frame)
     assert spent.value.left == 0
-    call = hf.index.begin_model_call(frame, purpose="reply")
-    hf.index.end_model_call(frame, call, usage=Usage(input=10, output=5))
-    assert hf.index.get_frame(frame).tokens.used == 75
+    hf.index.release_reservation(frame, "reply")
+    call = hf.index.begin_model_call(frame)
+    hf.index.end_model_call(frame, call, usage=Usage(input=40, output=5))
+    assert hf.index.get_frame(frame).tokens.used == 105
+    (responded,) = hf.journal.events(ACTOR, types=["model.responded"])
+    assert responded.facts.overdraft == 5
 
 
 def test_a_child_takes_a_number_a_fraction_or_what_is_left(hf: holdfast.Holdfast) -> None:
@@ -135,6 +138,8 @@ def test_only_a_roots_tokens_can_be_raised(hf: holdfast.Holdfast) -> None:
     assert hf.index.update_frame(root, tokens=300).tokens.available == 250
     with pytest.raises(holdfast.Refused, match="root"):
         hf.index.update_frame(child, tokens=60)
+    with pytest.raises(holdfast.Refused, match="50 lent"):
+        hf.index.update_frame(root, tokens=49)
 
 
 def test_what_a_subtree_used_is_settled_once_at_each_level(hf: holdfast.Holdfast) -> None:

@@ -14,9 +14,9 @@ from holdfast.records.reports import Query
 from holdfast.records.resume import FrameInfo
 from tests.model.frames_model import LIVE, USAGE, Unit
 from tests.model.frames_owners_model import Model
+from tests.model.frames_questions_model import PEOPLE
 
 TENANT = "default"
-PEOPLE = ("approval", "input")
 
 
 def expected(model: Model, unit: Unit) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def expected(model: Model, unit: Unit) -> dict[str, Any]:
         "tool_calls": unit.tool_calls,
         "created": unit.created,
         "deadline": unit.deadline,
+        "available": model.available(unit),
         "calls": unit.calls,
         "handles": [(name, *values) for name, values in unit.handles.items()],
         "results": unit.results,
@@ -72,6 +73,7 @@ def seen(frame: Frame | FrameInfo) -> dict[str, Any]:
         "tool_calls": frame.tool_calls,
         "created": frame.created_at,
         "deadline": frame.deadline,
+        "available": tokens.available,
         "calls": {call.id: (call.kind, call.name) for call in calls},
         "handles": [
             (handle.id, handle.kind, handle.priority, handle.tokens, handle.removed)
@@ -119,6 +121,8 @@ def at_live_frames(model: Model, states: States) -> None:
         assert frames.keys() == units.keys(), f"live frames of {scope}: {sorted(frames)}, not {sorted(units)}"
         for id, unit in units.items():
             same(unit, expected(model, unit), seen(frames[id]))
+            stopped = frames[id].stopped_at
+            assert stopped == unit.stopped, f"the clock of {id} stands since {stopped}, not since {unit.stopped}"
 
 
 def at_budgets(model: Model, states: States) -> None:

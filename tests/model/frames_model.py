@@ -57,6 +57,7 @@ class Unit:
     limits: Limits
     created: int
     deadline: int | None
+    stopped: int | None = None
     status: str = "active"
     used: int = 0
     usage: dict[str, int] = field(default_factory=lambda: dict.fromkeys(USAGE, 0))
@@ -158,6 +159,39 @@ class Tree:
             bound = tighter(bound, other.limits)
         return bound
 
+    # clocks
+
+    def stands_still(self, unit: Unit) -> bool:
+        """Whether all live work below a frame waits for answers."""
+        below = list(self.below(unit))
+        return bool(below) and all(
+            other.scope == unit.scope and (other.status == "suspended" or bool(self.children(other, here=True)))
+            for other in below
+        )
+
+    def runs_until(self, unit: Unit) -> int | None:
+        """A frame's deadline, were its clock to run again now."""
+        if unit.deadline is None or unit.stopped is None:
+            return unit.deadline
+        return unit.deadline + max(0, self.now - unit.stopped)
+
+    def late_in(self, line: list[Unit]) -> bool:
+        return any((until := self.runs_until(unit)) is not None and self.now > until for unit in line)
+
+    def set_clocks(self) -> None:
+        """Stop the clocks below which everything waits, and let the others run, root first, after each operation."""
+        for unit in sorted(self.live(), key=lambda unit: unit.depth):
+            still = unit.question is None and self.stands_still(unit)
+            if unit.deadline is None or still == (unit.stopped is not None):
+                continue
+            if still:
+                unit.stopped = self.now
+            else:
+                above = self.parent_here(unit)
+                unit.deadline = least(self.runs_until(unit), None if above is None else above.deadline)
+                unit.stopped = None
+            unit.at_error = False
+
     # budgets
 
     def held(self, unit: Unit) -> int:
@@ -172,7 +206,9 @@ class Tree:
         return unit.used + sum(unit.reserved.values()) + self.lent(unit)
 
     def available(self, unit: Unit) -> int | None:
-        return None if unit.granted is None else max(0, unit.granted - self.out(unit))
+        """What it may spend, reserve or lend: not what it gave back while it waits."""
+        back = 0 if unit.question is None else unit.question.released
+        return None if unit.granted is None else max(0, unit.granted - self.out(unit) - back)
 
     def spend(self, unit: Unit, usage: Usage, purpose: str | None = None) -> None:
         """Record work that was done, whatever it cost."""
@@ -232,19 +268,20 @@ class Tree:
         where = scope or (lender.scope if lender is not None else "")
         own = limits or Limits()
         line: list[Unit] = []
+        wrong: list[str] = []
         if lender is not None:
             if lender.status not in ("active", "waiting"):
                 raise No("ParentNotActive")
             line = self.line(lender)
             inherited = self.bound(line)
             own = inherited if limits is None else tighter(limits, inherited)
-            if lender.depth >= inherited.depth:
-                raise No("MaxDepthExceeded", *self.bad_grant(tokens, lender))
-        if wrong := self.bad_grant(tokens, lender):
+            wrong = ["MaxDepthExceeded"] if lender.depth >= inherited.depth else []
+            wrong += ["DeadlineExceeded"] if self.late_in(line) else []
+        if wrong := [*wrong, *self.bad_grant(tokens, lender)]:
             raise No(*wrong)
         granted = self.grant(tokens, lender)
         own_end = None if own.timeout_ms is None else self.now + own.timeout_ms
-        deadline = least(own_end, *(other.deadline for other in line))
+        deadline = least(own_end, *(self.runs_until(other) for other in line))
 
         def apply(new: str) -> None:
             depth = 0 if lender is None else lender.depth + 1
@@ -301,7 +338,7 @@ class Tree:
         if tokens is not None:
             if tokens < 0:
                 wrong.append("InvalidValue")
-            if unit.above is not None or unit.granted is None:
+            if unit.above is not None or unit.granted is None or tokens < self.out(unit):
                 wrong.append("Refused")
         if wrong:
             raise No(*wrong)
@@ -314,7 +351,6 @@ class Tree:
             unit.at_error = False
             if tokens is not None:
                 unit.granted = tokens
-                unit.excess += max(0, self.out(unit) - tokens)
 
         return Plan(apply, (unit.scope,))
 

@@ -9,6 +9,7 @@ from tests.model import frames_ops_life as life
 from tests.model import frames_ops_questions as questions
 from tests.model import frames_ops_work as work
 from tests.model import frames_ops_world as world
+from tests.model import frames_ops_wrong as wrong
 from tests.model.frames_walk import Op, Walk
 
 Chooser = Callable[[Walk], Any]
@@ -33,6 +34,7 @@ WEIGHTS: dict[Chooser, int] = {
     questions.answer: 6,
     questions.reissue: 2,
     questions.resume: 12,
+    wrong.mistyped: 3,
     world.take: 2,
     world.let_go: 3,
     world.sweep: 3,

@@ -129,13 +129,20 @@ def pop(walk: Walk) -> Op:
 def reserve(walk: Walk) -> Op:
     frame, purpose = some_frame(walk), walk.random.choice(PURPOSES)
     amount = walk.random.choice((0, 1, 5, 20, 100, 500, -1))
+
+    def more(index: IndexView, key: str) -> None:
+        index.reserve(frame, purpose, amount + 1, key=key)
+
+    def give_back(index: IndexView, key: str) -> None:
+        index.release_reservation(frame, purpose, walk.random.choice((None, amount)), key=key)
+
     return Op(
         "reserve",
         {"frame": frame, "purpose": purpose, "amount": amount},
         scope_of(walk, frame),
         lambda: walk.model.reserve(frame, purpose, amount),
         lambda index, key: index.reserve(frame, purpose, amount, key=key),
-        lambda index, key: index.reserve(frame, purpose, amount + 1, key=key),
+        walk.random.choice((more, give_back)),
         frame=frame,
         keyed=True,
         empty=amount == 0,

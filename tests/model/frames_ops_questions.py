@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.client_index import IndexView
 from tests.model import frames_look as look
 from tests.model.frames_pick import scope_of, some_frame
-from tests.model.frames_questions_model import KINDS
+from tests.model.frames_questions_model import KINDS, NOTHING
 from tests.model.frames_walk import SCOPES, Op, Walk
 
 
@@ -72,19 +72,26 @@ def answer(walk: Walk) -> Op | None:
         question, token = None, walk.random.choice((*walk.tokens[-6:], *walk.tokens[-2:], "forged"))
     if question is None and token is None:
         return None
-    approve, note = walk.random.choice((True, False, None)), walk.random.choice((None, "note"))
-    if walk.said and walk.random.random() < 0.2:
-        question, token, approve, note = walk.said[-1]  # Word for word, as somebody would who clicks twice.
-    said = (question, token, approve, note)
+    words = some_words(walk)
+    if walk.said and walk.random.random() < 0.25:
+        asked, token, words = walk.said[-1]  # Word for word, as somebody would who clicks twice, or says it by hand.
+        question, token = walk.random.choice(((asked, None), (None, token) if token else (asked, None)))
+    approve, payload, note = words
     return Op(
         "answer",
-        {"question": question, "token": token, "approve": approve, "note": note},
+        {"question": question, "token": token, "approve": approve, "payload": payload, "note": note},
         "",
-        lambda: walk.model.answer(question, token, (approve, note)),
-        lambda index, key: index.answer(question, token=token, approve=approve, note=note),
-        after=lambda _: walk.said.append(said),
+        lambda: walk.model.answer(question, token, words),
+        lambda index, key: index.answer(question, token=token, approve=approve, payload=payload, note=note),
+        after=lambda answered: walk.said.append((answered, token, words)),
         repeatable=token is None,
     )
+
+
+def some_words(walk: Walk) -> tuple[Any, ...]:
+    """Yes, no, something else, or nothing, each with a note or without."""
+    approve, payload = walk.random.choice(((True, None), (False, None), (None, {"a": 1}), (True, "b"), (None, None)))
+    return approve, payload, walk.random.choice((None, "note"))
 
 
 def reissue(walk: Walk) -> Op | None:
@@ -108,8 +115,9 @@ def resume(walk: Walk) -> Op | None:
         question, token = None, walk.random.choice((*walk.tokens[-4:], "forged"))
     if question is None and token is None:
         return None
-    words = walk.random.choice((None, None, (True, None), (False, None), (True, "note")))
-    how: dict[str, Any] = {} if words is None else {"approve": words[0], "note": words[1]}
+    words = walk.random.choice((None, some_words(walk), some_words(walk)))
+    words = None if words == NOTHING else words
+    how: dict[str, Any] = {} if words is None else dict(zip(("approve", "payload", "note"), words, strict=True))
     unit = walk.model.asked(question) if question is not None else walk.model.with_token(str(token))
     return Op(
         "resume",

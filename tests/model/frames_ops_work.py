@@ -6,8 +6,15 @@ from typing import Any
 
 from holdfast.client_index import IndexView
 from tests.model.frames_model import SCORES, No
-from tests.model.frames_pick import HANDLES, PURPOSES, equal, look_away, scope_of, some_frame
+from tests.model.frames_pick import HANDLES, equal, look_away, others, scope_of, some_frame
 from tests.model.frames_walk import Op, Walk
+
+INTERRUPTED = ("ask", "retry", "fail")
+PRIORITY = ("low", "high")
+
+
+def unlike(policy: str) -> str:
+    return INTERRUPTED[INTERRUPTED.index(policy) - 1]
 
 
 def add_handle(walk: Walk) -> Op:
@@ -16,13 +23,15 @@ def add_handle(walk: Walk) -> Op:
     priority = walk.random.choice((*SCORES, *SCORES, "huge"))
     tokens = walk.random.choice((None, 0, 10))
     how: dict[str, Any] = {"handle": handle, "priority": priority, "tokens": tokens}
+    said = {"description": "what", **how}
+    another = others(walk, said, description="else", priority=PRIORITY[priority == PRIORITY[0]], tokens=11)
     return Op(
         "add_handle",
         {"frame": frame, "kind": kind, **how},
         scope_of(walk, frame),
         lambda: walk.model.add_handle(frame, kind, **how),
-        lambda index, key: index.add_handle(frame, kind, description="what", key=key, **how),
-        lambda index, key: index.add_handle(frame, kind, description="something else", key=key, **how),
+        lambda index, key: index.add_handle(frame, kind, key=key, **said),
+        lambda index, key: index.add_handle(frame, kind, key=key, **another),
         frame=frame,
         keyed=True,
         again=equal,
@@ -82,15 +91,15 @@ def add_result(walk: Walk) -> Op:
 
 
 def begin_model(walk: Walk) -> Op:
-    frame = some_frame(walk)
-    purpose = walk.random.choice(PURPOSES) if walk.random.random() < 0.3 else None
+    frame, then = some_frame(walk), walk.random.choice(INTERRUPTED)
+    another = others(walk, {"model": "m", "if_interrupted": then}, model="another", if_interrupted=unlike(then))
     return Op(
         "begin_model",
-        {"frame": frame, "purpose": purpose},
+        {"frame": frame, "if_interrupted": then},
         scope_of(walk, frame),
-        lambda: walk.model.begin_model(frame, "m", purpose),
-        lambda index, key: index.begin_model_call(frame, model="m", purpose=purpose, key=key),
-        lambda index, key: index.begin_model_call(frame, model="another", purpose=purpose, key=key),
+        lambda: walk.model.begin_model(frame, "m"),
+        lambda index, key: index.begin_model_call(frame, model="m", if_interrupted=then, key=key),
+        lambda index, key: index.begin_model_call(frame, key=key, **another),
         frame=frame,
         keyed=True,
         after=lambda call: walk.calls.append((frame, call, "model")),
@@ -99,14 +108,15 @@ def begin_model(walk: Walk) -> Op:
 
 
 def begin_tool(walk: Walk) -> Op:
-    frame = some_frame(walk)
+    frame, then = some_frame(walk), walk.random.choice(INTERRUPTED)
+    another = others(walk, {"name": "search", "if_interrupted": then}, name="another", if_interrupted=unlike(then))
     return Op(
         "begin_tool",
-        {"frame": frame},
+        {"frame": frame, "if_interrupted": then},
         scope_of(walk, frame),
         lambda: walk.model.begin_tool(frame, "search"),
-        lambda index, key: index.begin_tool_call(frame, "search", key=key),
-        lambda index, key: index.begin_tool_call(frame, "another", key=key),
+        lambda index, key: index.begin_tool_call(frame, "search", if_interrupted=then, key=key),
+        lambda index, key: index.begin_tool_call(frame, key=key, **another),
         frame=frame,
         keyed=True,
         after=lambda call: walk.calls.append((frame, call, "tool")),
@@ -125,11 +135,14 @@ def end_call(walk: Walk) -> Op | None:
         kind = "tool" if kind == "model" else "model"
     usage = walk.random.choice((0, 5, 30, 200))
     error = walk.random.choice((None, None, "timeout: too slow"))
+    torn, tokens = walk.random.random() < 0.2, walk.random.choice((None, None, 7))
     known = [ended for ended in walk.ended_calls if ended[1] == call]
-    if known and walk.random.random() < 0.5:
-        _, _, kind, usage, error = known[0]
-    usage = usage if kind == "model" else 0
-    ended = (frame, call, kind, usage, error)
+    if known and walk.random.random() < 0.8:
+        _, _, kind, usage, error, torn, tokens = known[0]
+        if kind == "tool" and walk.random.random() < 0.4:
+            torn, tokens = walk.random.choice(((not torn, tokens), (torn, 8)))
+    usage, torn, tokens = (usage, False, None) if kind == "model" else (0, torn, tokens)
+    ended = (frame, call, kind, usage, error, torn, tokens)
 
     def plan() -> Any:
         if known:
@@ -143,11 +156,12 @@ def end_call(walk: Walk) -> Op | None:
         if kind == "model":
             index.end_model_call(frame, call, usage=usage, error=error)
         else:
-            index.end_tool_call(frame, call, value=None if error else 1, error=error)
+            value = None if error else 1
+            index.end_tool_call(frame, call, value=value, error=error, interrupted=torn, tokens=tokens)
 
     return Op(
         "end_call",
-        {"frame": frame, "call": call, "kind": kind, "usage": usage, "error": error},
+        {"frame": frame, "call": call, "kind": kind, "usage": usage, "error": error, "torn": torn, "tokens": tokens},
         scope_of(walk, frame),
         plan,
         act,

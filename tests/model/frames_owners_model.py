@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.model.frames_model import LIVE, No, Plan, Unit
@@ -26,6 +27,8 @@ class Model(Questions):
         self.holder: dict[str, int | None] = {}
         self.leases: dict[tuple[int, str], Lease] = {}
         self.flagged: set[tuple[str, int]] = set()
+        self.lively: set[int] = set()
+        """Clients that give signs of life while somebody watches."""
 
     def may_write(self, client: int, scope: str) -> str | None:
         """The error with which an owner's event is refused, or None."""
@@ -40,24 +43,20 @@ class Model(Questions):
 
     def forbidden(self, client: int, plan: Plan) -> set[str]:
         """Why this client may not do this, in any of the scopes that it takes."""
-        scopes = [*plan.owns]
-        for scope in plan.revokes:
-            if self.holder.get(scope) is None or self.thinks_it_owns(client, scope):
-                scopes.append(scope)
+        scopes = self.written_as_owner(client, plan)
         return {wrong for scope in scopes if (wrong := self.may_write(client, scope)) is not None}
+
+    def written_as_owner(self, client: int, plan: Plan) -> list[str]:
+        free = [scope for scope in plan.revokes if self.holder.get(scope) is None or self.thinks_it_owns(client, scope)]
+        return [*plan.owns, *free]
 
     def carry_out(self, client: int, plan: Plan, result: Any) -> None:
         plan.apply(result)
+        self.set_clocks()
         for scope in plan.revokes:
             if self.holder.get(scope) is not None and not self.thinks_it_owns(client, scope):
                 self.epoch[scope] = self.epoch.get(scope, 0) + 1
                 self.holder[scope] = None
-
-    def learn_of_loss(self, client: int) -> None:
-        """After a refusal as stale, a client knows which of its leases are gone."""
-        for (owner, scope), lease in self.leases.items():
-            if owner == client and lease.epoch != self.epoch.get(scope, 0):
-                lease.lost = True
 
     def take(self, client: int, scope: str) -> Plan:
         if self.thinks_it_owns(client, scope):
@@ -65,6 +64,8 @@ class Model(Questions):
             if wrong is not None:
                 raise No(wrong)
             return Plan(nothing_new, inbox=True)
+        if self.shows_life(scope):
+            raise No("ActorBusy")
 
         def apply(_: Any) -> None:
             self.epoch[scope] = self.epoch.get(scope, 0) + 1
@@ -72,6 +73,11 @@ class Model(Questions):
             self.leases[client, scope] = Lease(self.epoch[scope])
 
         return Plan(apply, inbox=True)
+
+    def shows_life(self, scope: str) -> bool:
+        """Whether its owner is there and knows of no other; one that lost its lease gives no sign for it."""
+        holder = self.holder.get(scope)
+        return holder is not None and holder in self.lively and self.thinks_it_owns(holder, scope)
 
     def let_go(self, client: int, scope: str) -> Plan:
         lease = self.leases.get((client, scope))
@@ -99,20 +105,35 @@ class Model(Questions):
     # the sweep
 
     def sweep(self, client: int, fail_orphans: bool) -> dict[str, list[str]]:
-        """What is due, scope by scope and root first, as it was when the scope was looked at."""
+        """What is due, scope by scope and root first; what ended with an ancestor just now is passed over."""
         done: dict[str, list[str]] = {name: [] for name in ("resumed", "expired", "overdue", "failed", "skipped")}
         for scope in sorted({unit.scope for unit in self.live()}):
-            looked = [(unit, replace(unit), self.stands_still(unit)) for unit in self.in_order(scope)]
-            for unit, seen, still in looked:
+            for unit in self.in_order(scope):
+                act = None if unit.status not in LIVE else self.due(client, unit, fail_orphans)
+                if act is None:
+                    continue
                 try:
-                    what = self.due(client, unit, seen, still, fail_orphans)
-                except No as refused:
+                    what = self.as_owner(client, scope, act)
+                except No:
                     what = "skipped"
-                    if "StaleEpoch" in refused.names:
-                        self.learn_of_loss(client)
                 if what is not None:
                     done[what].append(unit.id)
         return done
+
+    def as_owner(self, client: int, scope: str, act: Callable[[], str | None]) -> str | None:
+        """Do it; where somebody else owns the scope, take it over for as long as that takes, if that one is silent."""
+        try:
+            return act()
+        except No as refused:
+            if "NotOwner" not in refused.names:
+                raise
+        held = self.thinks_it_owns(client, scope)
+        self.do(client, self.take(client, scope))
+        try:
+            return act()
+        finally:
+            if not held:
+                self.do(client, self.let_go(client, scope))
 
     def in_order(self, scope: str) -> list[Unit]:
         found: list[Unit] = []
@@ -127,49 +148,60 @@ class Model(Questions):
                 visit(root)
         return found
 
-    def due(self, client: int, unit: Unit, seen: Unit, still: bool, fail_orphans: bool) -> str | None:
-        wait = seen.question
+    def due(self, client: int, unit: Unit, fail_orphans: bool) -> Callable[[], str | None] | None:
+        wait = unit.question
         if wait is not None:
             rang = wait.answer is not None or (wait.until is not None and self.now >= wait.until)
             if wait.within is None and wait.until is not None and rang:
-                self.do(client, self.wake(unit))
-                return "resumed"
+                return lambda: self.done(client, self.wake(unit), "resumed")
             if self.late(wait) and wait.on_expiry in ("fail", "cancel"):
                 status = "failed" if wait.on_expiry == "fail" else "cancelled"
-                self.do(client, self.pop(unit.id, status, None, "Nobody answered in time."))
-                return "expired"
+                return lambda: self.done(client, self.pop(unit.id, status, None, "Nobody answered in time."), "expired")
             return None
-        if seen.deadline is None or self.now <= seen.deadline or still:
+        deadline = unit.deadline
+        if deadline is None or self.now <= deadline or self.stands_still(unit):
             return None
-        if fail_orphans and self.parent_here(unit) is None and not self.thinks_it_owns(client, unit.scope):
-            return self.fail_orphan(client, unit)
-        return self.flag(unit, seen.deadline)
+        if fail_orphans and self.parent_here(unit) is None:
+            return lambda: self.fail_orphan(client, unit, deadline)
+        return lambda: self.flag(unit, deadline)
 
-    def fail_orphan(self, client: int, unit: Unit) -> str:
+    def fail_orphan(self, client: int, unit: Unit, deadline: int) -> str | None:
+        if self.thinks_it_owns(client, unit.scope) or self.shows_life(unit.scope):
+            return self.flag(unit, deadline)
         self.do(client, self.take(client, unit.scope))
         try:
-            self.do(client, self.pop(unit.id, "failed", None, "Its deadline passed and whoever worked on it is gone."))
+            why = "Its deadline passed and whoever worked on it is gone."
+            return self.done(client, self.pop(unit.id, "failed", None, why), "failed")
         finally:
             self.do(client, self.let_go(client, unit.scope))
-        return "failed"
 
     def flag(self, unit: Unit, deadline: int) -> str | None:
-        if (unit.id, deadline) in self.flagged or unit.status not in LIVE:
+        if (unit.id, deadline) in self.flagged:
             return None
         self.flagged.add((unit.id, deadline))
         unit.at_error = False
         return "overdue"
 
     def wake(self, unit: Unit) -> Plan:
-        if unit.status not in LIVE:
-            raise No("FrameEnded")
-        if unit.question is None or unit.question.within is not None:
-            raise No("InvalidTransition")
         if wrong := self.cannot_go_on(unit):
             raise No(*wrong)
         return Plan(lambda _: self.go_on(unit), (unit.scope,))
 
+    def done(self, client: int, plan: Plan, what: str) -> str:
+        self.do(client, plan)
+        return what
+
     def do(self, client: int, plan: Plan) -> None:
-        if wrong := self.forbidden(client, plan):
-            raise No(*wrong)
+        """Carry out a plan or say why not: what a client knows comes first, then what only the journal knows."""
+        scopes = self.written_as_owner(client, plan)
+        for scope in scopes:
+            lease = self.leases.get((client, scope))
+            if lease is None and self.may_write(client, scope) is not None:
+                raise No("NotOwner")
+            if lease is not None and lease.lost:
+                raise No("StaleEpoch")
+        for scope in scopes:
+            if self.may_write(client, scope) is not None:
+                self.leases[client, scope].lost = True
+                raise No("StaleEpoch")
         self.carry_out(client, plan, None)

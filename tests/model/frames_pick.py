@@ -49,6 +49,12 @@ def equal(first: Any, second: Any) -> None:
     assert first == second, f"a key gave {first} and then {second}"
 
 
+def others(walk: Walk, how: dict[str, Any], **instead: Any) -> dict[str, Any]:
+    """The same request but for one thing."""
+    name = walk.random.choice(list(instead))
+    return {**how, name: instead[name]}
+
+
 def look_away() -> Plan:
     """A plan of nothing."""
     return Plan(nothing)

@@ -8,6 +8,8 @@ from tests.model.frames_model import No, Plan, Unit, Wait, least
 from tests.model.frames_work_model import Work
 
 KINDS = ("approval", "input", "external", "checkpoint", "pause", "timer")
+PEOPLE = ("approval", "input")
+NOTHING = (None, None, None)
 
 
 class Questions(Work):
@@ -66,8 +68,9 @@ class Questions(Work):
         return Plan(apply, (unit.scope,))
 
     def stop(self, unit: Unit, wait: Wait, release: bool) -> None:
-        """Give the unused grant back. Whoever is below has done so before, which counts."""
+        """Give the unused grant back, unless a model is still to be paid. Whoever is below has done so before."""
         parent = self.parent_here(unit)
+        release = release and not any(kind == "model" for kind, _ in unit.calls.values())
         if release and parent is not None and unit.granted is not None:
             wait.released = max(0, unit.granted - unit.used - self.lent(unit))
             if wait.released:
@@ -112,16 +115,23 @@ class Questions(Work):
         else:
             assert question is not None
             wait = self.open_question(question)
+        silent = ["InvalidValue"] if self.says_nothing(wait, words) else []
         if wait.within is not None:
-            raise No("Refused")
-        given = ("token" if token is not None else "id", *words)
+            raise No("Refused", *silent)
         if wait.answer is not None:
-            if wait.answer == given:
+            # Who clicks a link and then says the same by hand has not changed their mind.
+            if wait.answer == words:
                 return Plan(nothing_new)
-            raise No("AlreadyAnswered")
+            raise No("AlreadyAnswered", *silent)
         if self.late(wait) and (token is not None or wait.on_expiry != "keep"):
-            raise No("QuestionExpired")
-        return Plan(lambda _: setattr(wait, "answer", given), inbox=True)
+            raise No("QuestionExpired", *silent)
+        if silent:
+            raise No(*silent)
+        return Plan(lambda _: setattr(wait, "answer", words), inbox=True)
+
+    def says_nothing(self, wait: Wait, words: tuple[Any, ...] | None) -> bool:
+        """People are asked for a yes, a no or a payload; `words` are these and a note."""
+        return wait.kind in PEOPLE and (words is None or words[:2] == (None, None))
 
     def late(self, wait: Wait) -> bool:
         return wait.expires is not None and self.now > wait.expires and wait.answer is None
@@ -144,8 +154,10 @@ class Questions(Work):
         if wait.within is not None:
             raise No("Refused")
         wrong = []
-        if wait.answer is not None and words is not None and wait.answer[1:] != words:
+        if wait.answer is not None and words is not None and wait.answer != words:
             wrong.append("AlreadyAnswered")
+        if wait.answer is None and self.says_nothing(wait, words):
+            wrong.append("InvalidValue")
         if self.late(wait) and (token is not None or wait.on_expiry != "keep"):
             wrong.append("QuestionExpired")
         wrong += self.cannot_go_on(unit)
@@ -154,7 +166,7 @@ class Questions(Work):
 
         def apply(_: Any) -> None:
             if wait.answer is None:
-                wait.answer = ("id" if token is None else "token", *(words or (None, None)))
+                wait.answer = words or NOTHING
             self.go_on(unit)
 
         return Plan(apply, (unit.scope,))
@@ -188,43 +200,19 @@ class Questions(Work):
         return found
 
     def go_on(self, unit: Unit) -> None:
-        """The clock of a frame stood still while it waited; an ancestor's, while all below it did."""
-        above = list(reversed(self.line(unit)[1:]))
-        bound: int | None = None
-        for other in above:
-            stood = self.stood_still(other)
-            if stood and other.deadline is not None:
-                other.deadline = least(other.deadline + stood, bound)
-                other.at_error = False
-            bound = least(bound, other.deadline)
+        """The clock of a frame stood still while it waited, and goes on within those of its ancestors."""
         woken = self.woken(unit)
         for other in woken:
             parent = self.parent_here(other)
             assert other.question is not None
             if other.deadline is not None:
                 end = other.deadline + max(0, self.now - other.question.since)
-                above_it = [line.deadline for line in self.line(other)[1:]]
-                other.deadline = least(end, *above_it)
+                other.deadline = least(end, *(self.runs_until(line) for line in self.line(other)[1:]))
             if parent is not None and other.question.released:
                 parent.at_error = False
         for other in woken:
             other.question, other.at_error = None, False
             other.status = "waiting" if self.children(other) else "active"
-
-    def stands_still(self, unit: Unit) -> bool:
-        """Whether all live work below a frame waits for answers."""
-        below = list(self.below(unit))
-        return bool(below) and all(
-            other.scope == unit.scope and (other.status == "suspended" or bool(self.children(other, here=True)))
-            for other in below
-        )
-
-    def stood_still(self, unit: Unit) -> int:
-        """For how long nothing was at work below: since the last of those that wait now began to."""
-        if not self.stands_still(unit):
-            return 0
-        since = max(other.question.since for other in self.below(unit) if other.question is not None)
-        return max(0, self.now - since)
 
 
 def nothing_new(_: Any) -> None:

@@ -36,8 +36,13 @@ REMEMBERED = 20
 class StillClock(FrozenClock):
     """Whoever watches an owner waits without the wall clock moving, so that only the walk moves it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = lambda: None
+
     def sleep(self, seconds: float) -> None:
         self._monotonic += seconds
+        self.meanwhile()
 
 
 class Flaky:
@@ -99,6 +104,8 @@ class Op:
     """Asked twice in the same way it is done once, also without a key."""
     empty: bool = False
     """It asks for nothing, so nobody need look whether what it was about is there still."""
+    wrong: bool = False
+    """A value in it is of a wrong type, so that it is refused even where the plan is fine."""
 
 
 class Walk:
@@ -108,6 +115,7 @@ class Walk:
         self.seed, self.folder = seed, folder
         self.random = random.Random(seed)
         self.clock = StillClock()
+        self.clock.meanwhile = self.give_signs
         self.ids = SeededIds(self.clock, seed)
         self.model = Model()
         self.memory = None if folder is not None else MemoryJournal()
@@ -119,7 +127,7 @@ class Walk:
         self.pushes: dict[str, dict[str, Any]] = {}
         self.removals: list[tuple[str, str]] = []
         self.calls: list[tuple[str, str, str]] = []
-        self.ended_calls: list[tuple[str, str, str, int, str | None]] = []
+        self.ended_calls: list[tuple[Any, ...]] = []
         self.tokens: list[str] = []
         self.questions: list[str] = []
         self.said: list[tuple[Any, ...]] = []
@@ -138,12 +146,19 @@ class Walk:
         for client in self.clients:
             client.end(close=self.memory is None)
 
+    def give_signs(self) -> None:
+        """What a lively client's thread would do while somebody else watches."""
+        for number, scope in list(self.model.leases):
+            if number in self.model.lively and self.model.thinks_it_owns(number, scope):
+                self.journal.renew(look.TENANT, scope, self.model.leases[number, scope].epoch)
+
     # one step
 
     def step(self, choose: Callable[[Walk], Op | None]) -> None:
         self.steps += 1
         self.model.now = self.clock.now_ms()
         self.model.popped = []
+        self.model.lively = {client.number for client in self.clients if self.random.random() < 0.25}
         op = choose(self)
         if op is not None:
             self.perform(op)
@@ -194,8 +209,10 @@ class Walk:
         except No as refused:
             # A client that lost its lease may be told that first, if it decided on what it remembered.
             stale = self.model.may_write(client.number, op.scope)
-            return None, {*refused.names, *([] if stale is None else [stale])}
-        return plan, self.model.forbidden(client.number, plan)
+            mistyped = ["InvalidValue"] if op.wrong else []
+            return None, {*refused.names, *mistyped, *([] if stale is None else [stale])}
+        forbidden = self.model.forbidden(client.number, plan)
+        return plan, {"InvalidValue", *forbidden} if op.wrong else forbidden
 
     def plan_fault(self, client: Client, writes: bool, sure: bool) -> bool:
         """Let the commit seem to fail once, which nobody notices, or for good, if the caller can ask again."""

@@ -107,16 +107,13 @@ class Work(Tree):
     def may_work(self, frame: str) -> tuple[Unit, list[str]]:
         unit = self.alive(frame)
         wrong = ["FrameSuspended"] if unit.question is not None else []
-        if any(other.deadline is not None and self.now > other.deadline for other in self.line(unit)):
+        if self.late_in(self.line(unit)):
             wrong.append("DeadlineExceeded")
         return unit, wrong
 
-    def begin_model(self, frame: str, model: str, purpose: str | None = None) -> Plan:
+    def begin_model(self, frame: str, model: str) -> Plan:
         unit, wrong = self.may_work(frame)
-        left = self.available(unit)
-        if left is not None and purpose is not None and purpose not in unit.reserved:
-            wrong.append("NotFound")
-        elif left is not None and not left + (0 if purpose is None else unit.reserved[purpose]):
+        if self.available(unit) == 0:
             wrong.append("BudgetExhausted")
         return self.begin(unit, wrong, "model", model)
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import admit, fold, project, stack, states
-from holdfast.core.decide import budgets, calls, evidence, lifecycle, questions
+from holdfast.core.decide import budgets, calls, clocks, evidence, lifecycle, questions
 from holdfast.flow import asking
 from holdfast.flow import change as changing
 from holdfast.flow.leases import Leases
@@ -65,12 +65,16 @@ def cascade_root_first(patch: Patch) -> None:
 def deadline_runs_while_suspended(patch: Patch) -> None:
     original = questions.resume
 
-    def resume(state: StreamState, frame_id: str, content: Any, *, now: int) -> Any:
+    def resume(state: StreamState, frame_id: str, *, now: int) -> Any:
         frame = state.frames.get(frame_id)
         waited = 0 if frame is None or frame.question is None else frame.question.suspended_at
-        return original(state, frame_id, content, now=min(now, waited))
+        return original(state, frame_id, now=min(now, waited))
 
     patch.setattr(questions, "resume", resume)
+
+
+def clock_of_an_ancestor_not_stopped(patch: Patch) -> None:
+    patch.setattr(clocks, "_matters", lambda *_: False)
 
 
 def token_usable_twice(patch: Patch) -> None:
@@ -178,6 +182,7 @@ BUGS: list[Callable[[Patch], None]] = [
     cascade_omitted,
     cascade_root_first,
     deadline_runs_while_suspended,
+    clock_of_an_ancestor_not_stopped,
     token_usable_twice,
     two_owners,
     zombie_not_told,

@@ -123,8 +123,10 @@ def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
         wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
         raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
-    facts = encode(draft.facts, settings.nesting)
-    content = None if draft.content is None else encode(draft.content, settings.nesting)
+    facts = _typed(draft.type, encode(draft.facts, settings.nesting), row.facts)
+    content = None
+    if draft.content is not None and row.content is not None:
+        content = _typed(draft.type, encode(draft.content, settings.nesting), row.content)
     sealed = Sealed(
         id=id,
         at=at,
@@ -141,6 +143,16 @@ def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -
             "Store the large part as an artifact and refer to it, or raise HOLDFAST_EVENT_BYTES."
         )
     return sealed
+
+
+def _typed(type_name: str, data: bytes, kind: Any) -> bytes:
+    """Bytes that can be read back: records do not check their fields when they are made."""
+    try:
+        _decoder(kind).decode(data)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("`", "").replace("$.", "")
+        raise InvalidValue(f"{type_name} cannot hold this: {words}. Pass a value of the right type.") from None
+    return data
 
 
 def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:

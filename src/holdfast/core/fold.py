@@ -93,6 +93,8 @@ def _updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) ->
     changes = {name: value for name in named if (value := getattr(facts, name)) is not None}
     if facts.texts:
         changes["goal"] = version
+    if facts.runs or facts.stopped_at is not None:
+        changes["stopped_at"] = facts.stopped_at
     _change(live, facts.frame, version, **changes)
     if facts.status in ENDED:
         live.pop(facts.frame, None)

@@ -81,6 +81,7 @@ def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
         "tool_calls": 0,
         **_limits(facts.limits),
         "deadline": facts.deadline,
+        "stopped_at": None,
         "created_at": place.at,
         "completed_at": None,
         "pushed_version": place.version,
@@ -115,6 +116,8 @@ def _updated(facts: frames.FrameUpdated, place: Place) -> list[Change]:
         values["context_hash"] = hex_bytes(facts.context_hash)
     if facts.texts:
         values["goal_version"] = place.version
+    if facts.runs or facts.stopped_at is not None:
+        values["stopped_at"] = facts.stopped_at
     return [_frame(facts.frame, place, values)]
 
 

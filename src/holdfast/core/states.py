@@ -83,6 +83,7 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         version=row["version"],
         created_at=row["created_at"],
         deadline=row["deadline"],
+        stopped_at=row["stopped_at"],
         used=row["used"],
         reserved=row["reserved"],
         lent=row["lent"],

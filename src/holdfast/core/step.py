@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.decide.questions import due
 from holdfast.records.frames import Call, Frame, Question
 
 Next = Literal["work", "children", "answer", "resume", "retry", "ask", "fail"]
@@ -38,8 +39,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 def steps(frame: Frame, *, live_children: bool, now: int) -> list[Step]:
     """Everything to be done in one live frame after a restart, in the order in which it was begun."""
     if frame.question is not None:
-        rang = frame.question.until is not None and now >= frame.question.until
-        ready = frame.question.answer is not None or rang
+        ready = due(frame.question, now)
         return [Step(next="resume" if ready else "answer", frame=frame.id, question=frame.question)]
     torn = sorted(frame.calls.values(), key=lambda call: call.version)
     if torn:

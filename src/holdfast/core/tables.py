@@ -51,6 +51,7 @@ FRAMES = Table(
         "max_subframe_depth",
         "timeout_ms",
         "deadline",
+        "stopped_at",
         "created_at",
         "completed_at",
         "pushed_version",

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidValue
+from holdfast.records.events.envelope import ERASED
+
+MOST_WORDS = 4_000
 
 
 def plain(value: Any) -> Any:
@@ -23,7 +26,10 @@ def plain(value: Any) -> Any:
             raise InvalidValue(f"{type(value).__name__} cannot be stored: {error}. Give plain data instead.") from None
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
-        return dump(mode="json")
+        try:
+            return dump(mode="json")
+        except Exception as error:  # noqa: BLE001  it is the caller's own code
+            raise InvalidValue(f"{type(value).__name__} cannot be stored: {words(error)}. Give plain data.") from None
     return list(value) if type(value) is tuple else value
 
 
@@ -34,9 +40,18 @@ def is_record_type(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "model_validate")
 
 
+def words(error: BaseException) -> str:
+    """What an exception says, as text that can be stored, whatever it is."""
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        said = f"{type(error).__name__}, which cannot say what happened"
+    return said.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:MOST_WORDS]
+
+
 def typed(value: Any, kind: Any) -> Any:
     """Stored data as the type that a caller asks for; says which part does not fit."""
-    if kind is None or kind is Any:
+    if kind is None or kind is Any or value is ERASED:
         return value
     validate = getattr(kind, "model_validate", None)
     try:

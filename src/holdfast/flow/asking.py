@@ -8,6 +8,7 @@ import secrets
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts
 from holdfast.core.decide import questions as rules
+from holdfast.core.decide.clocks import with_clocks
 from holdfast.core.stack import leaf_first, live_frame
 from holdfast.errors import (
     AlreadyAnswered,
@@ -35,7 +36,7 @@ def token_hash(token: object) -> str:
     """What is stored of a token."""
     if not isinstance(token, str) or not token:
         raise InvalidValue("A token is the text that was shown when the question was asked.")
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def suspend(
@@ -51,6 +52,7 @@ def suspend(
     until: int | None = None,
     call: str | None = None,
     subtree: bool = False,
+    leave_away: bool = False,
     release: bool = True,
     key: str | None = None,
 ) -> Asked:
@@ -73,17 +75,17 @@ def suspend(
             call=call,
         )
         ids = [ulid_text(ports.ids.ulid()) for _ in under]
-        return rules.suspend(state, facts, content, subtree=subtree, release=release, below=ids)
+        return rules.suspend(state, facts, content, subtree=subtree, release=release, below=ids, leave_away=leave_away)
 
     same = like("frame.suspended", content, frame=frame_id, kind=kind)
     changed = on_frame(ports, acting, frame_id, decide, key=key, same=same)
-    question: str = changed.first("frame.suspended").question
+    question: str = changed.last("frame.suspended").question
     if changed.repeated and secret is not None:
-        secret = _new_token(ports, acting, question)
+        secret = new_token(ports, acting, question)
     return Asked(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
 
 
-def _new_token(ports: Ports, acting: Acting, question: str) -> str | None:
+def new_token(ports: Ports, acting: Acting, question: str) -> str | None:
     """A token for a question that was asked before, as long as it can be answered."""
     try:
         return reissue(ports, acting, question)
@@ -135,7 +137,7 @@ def answer(
         )
         return {stream: drafts}
 
-    same = like("question.answered", content, question=question_id, approved=approved, via=via)
+    same = like("question.answered", content, question=question_id, approved=approved)
     try:
         changed = change(ports, acting, (stream,), decide, key=answer_key(question_id), same=same)
     except KeyReused:
@@ -224,7 +226,7 @@ def resume(
             )
         elif waiting is not None and waiting.within is None and not rules.due(waiting, now):
             raise Refused(f"Question {waiting.id} has no answer yet. Answer it, or pass the answer along.")
-        return {stream: [*drafts, *rules.resume(state, frame_id, None, now=now)]}
+        return {stream: with_clocks(state, [*drafts, *rules.resume(state, frame_id, now=now)], now)}
 
     if not brings or question is None:
         return change(ports, acting, (stream,), decide)

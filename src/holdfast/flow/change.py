@@ -64,7 +64,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0
     repeated: bool = False
 
-    def first(self, type_name: str) -> Any:
+    def last(self, type_name: str) -> Any:
         """The facts of the last event of a type: what the caller asked for comes after what it entails."""
         return next(facts for name, facts in reversed(self.facts) if name == type_name)
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decide import lifecycle
+from holdfast.core.decide.clocks import with_clocks
 from holdfast.errors import (
     Draining,
     DuplicateFrame,
@@ -55,6 +56,8 @@ def push(
     if ports.leases.draining:
         raise Draining
     check_goal(content)
+    if content.goal is None:
+        raise InvalidValue("A frame's goal must be a text that says what it is for.")
     above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
     home = _home(stream, above)
     new = frame_id or ulid_text(ports.ids.ulid())
@@ -73,17 +76,18 @@ def push(
             content=content,
             now=ports.clock.now_ms(),
         )
+        drafts = {name: with_clocks(states[name], events, ports.clock.now_ms()) for name, events in drafts.items()}
         if lease:
             drafts[home] = [*ports.leases.wanted(acting.tenant, home, states[home]), *drafts[home]]
         return drafts
 
     streams = (home,) if above is None or above[0] == home else (home, above[0])
     try:
-        changed = change(ports, acting, streams, decide, key=key, same=_same_push(content, tokens, parent))
+        changed = change(ports, acting, streams, decide, key=key, same=_same_push(content, tokens, parent, limits))
     except ParentNotFound:
         assert parent is not None
         raise _parent_problem(ports, acting, parent) from None
-    made: str = changed.first("frame.pushed").frame
+    made: str = changed.last("frame.pushed").frame
     ports.states.note_place(acting.tenant, made, home)
     return made
 
@@ -97,9 +101,13 @@ def _home(stream: str | None, above: tuple[str, str] | None) -> str:
     return above[0]
 
 
-def _same_push(content: frames.GoalContent, tokens: object, parent: str | None) -> Callable[[list[Event]], bool]:
-    """Whether a key stands for this very push."""
-    facts = {"granted": tokens} if isinstance(tokens, int) else {}
+def _same_push(
+    content: frames.GoalContent, tokens: object, parent: str | None, limits: Limits | None
+) -> Callable[[list[Event]], bool]:
+    """Whether a key stands for this very push, as far as that does not depend on what the parent had then."""
+    facts: dict[str, Any] = {"granted": tokens} if isinstance(tokens, int) else {}
+    if limits is not None and parent is None:
+        facts["limits"] = limits
 
     def same(events: list[Event]) -> bool:
         if not like("frame.pushed", content, **facts)(events):
@@ -152,10 +160,12 @@ def like(type_name: str, content: Content | None = None, **facts: Any) -> Callab
     """Whether what a key stands for is this: an event of a type with these facts and this content."""
 
     def same(events: list[Event]) -> bool:
-        event = next((event for event in reversed(events) if event.type == type_name), None)
-        if event is None or any(getattr(event.facts, name) != value for name, value in facts.items()):
-            return False
-        return _equal(event, content)
+        return any(
+            event.type == type_name
+            and all(getattr(event.facts, name) == value for name, value in facts.items())
+            and _equal(event, content)
+            for event in events
+        )
 
     return same
 
@@ -180,7 +190,7 @@ def on_frame(
 
     def run(states: States) -> Drafts:
         check_live(ports, acting, states[stream], frame_id, expected)
-        return {stream: decide(states[stream])}
+        return {stream: with_clocks(states[stream], decide(states[stream]), ports.clock.now_ms())}
 
     return change(ports, acting, (stream,), run, key=key, same=same)
 
@@ -218,9 +228,17 @@ def update(
         frame_id,
         lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
         key=key,
-        same=like("frame.updated", content, frame=frame_id),
+        same=like("frame.updated", content, frame=frame_id, **_given(status, limits, tokens)),
         expected=expected,
     )
+
+
+def _given(status: str | None, limits: Limits | None, tokens: int | None) -> dict[str, Any]:
+    """The facts that a caller asked for; a status that the frame had already is none."""
+    facts = {"limits": limits, "granted": tokens}
+    if status is not None:
+        facts["status"] = status  # type: ignore[assignment]
+    return facts
 
 
 def pop(
@@ -245,7 +263,8 @@ def pop(
     def decide(states: States) -> Drafts:
         check_live(ports, acting, states[stream], frame_id, expected)
         last[:] = [states[stream].frames[frame_id]]
-        drafts = lifecycle.pop(states, stream, frame_id, status, content)
+        ended = lifecycle.pop(states, stream, frame_id, status, content)
+        drafts = {name: with_clocks(states[name], events, ports.clock.now_ms()) for name, events in ended.items()}
         for name, events in drafts.items():
             if name not in (stream, _outer(states, stream, frame_id)):
                 drafts[name] = _revoke(ports, acting, name, states[name], events)
@@ -277,7 +296,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
     """What the rows of an ended frame say, known without reading them back."""
-    facts: frames.FramePopped = changed.first("frame.popped")
+    facts: frames.FramePopped = changed.last("frame.popped")
     frame = replace(
         live,
         status=facts.status,

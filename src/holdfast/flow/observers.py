@@ -6,8 +6,10 @@ about. What must not be missed belongs into a subscriber, which reads the journa
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from holdfast.errors import InvalidValue
 from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
@@ -21,6 +23,7 @@ class Observers:
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, str, Callback]] = []
+        self._waiting = threading.local()
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
         """Tell `callback` of each event of this type; returns what undoes it. `frame.*` means all of a kind."""
@@ -41,8 +44,26 @@ class Observers:
         """Whether anybody listens."""
         return any(_matches(entry, tenant, type_name) for entry in self._kept)
 
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Within it this thread only notes what to tell: a callback must not run while a lock is held."""
+        if getattr(self._waiting, "events", None) is not None:
+            yield
+            return
+        self._waiting.events = []
+        try:
+            yield
+        finally:
+            events, self._waiting.events = self._waiting.events, None
+            for event in events:
+                self.tell(event)
+
     def tell(self, event: Event) -> None:
         """Tell everybody who listens."""
+        waiting = getattr(self._waiting, "events", None)
+        if waiting is not None:
+            waiting.append(event)
+            return
         for entry in list(self._kept):
             if _matches(entry, event.tenant, event.type):
                 try:

@@ -8,9 +8,10 @@ Unreadable state is an error: only "nothing there" starts afresh.
 from __future__ import annotations
 
 from holdfast.core import stack
+from holdfast.core.decide.questions import FOR_PEOPLE
 from holdfast.core.stack import leaves
 from holdfast.core.step import Step, steps, torn_call
-from holdfast.errors import ActorBusy
+from holdfast.errors import ActorBusy, HoldfastError
 from holdfast.flow.change import Drafts, States, change, state_of
 from holdfast.flow.showing import current, describe, event_at, field
 from holdfast.ports import Acting, Ports
@@ -19,8 +20,6 @@ from holdfast.records.events.journal import ActorResumed
 from holdfast.records.frames import Call, Frame, StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.resume import ActorResumeState, FrameInfo, PendingWork, RecoverySummary
-
-_FOR_PEOPLE = frozenset({"approval", "input"})
 
 
 def take(ports: Ports, acting: Acting, stream: str) -> int:
@@ -31,7 +30,7 @@ def take(ports: Ports, acting: Acting, stream: str) -> int:
 
 def take_free(ports: Ports, acting: Acting, stream: str) -> int:
     """As `take`, for who has awaited it: watching a silent owner twice would take twice as long."""
-    with ports.leases.taking(acting.tenant, stream):
+    with ports.observers.later(), ports.leases.taking(acting.tenant, stream):
         change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
         return note_taken(ports, acting, stream)
 
@@ -60,7 +59,7 @@ def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
 def let_go(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
     """One user less; the last one gives the lease back. Nobody takes it meanwhile, or counts on it."""
     leases, place = ports.leases, (acting.tenant, stream)
-    with leases.taking(*place):
+    with ports.observers.later(), leases.taking(*place):
         try:
             if leases.released(*place, epoch):
                 change(ports, acting, (stream,), lambda states: {stream: leases.released(*place, epoch)})
@@ -73,6 +72,15 @@ def release_actor(ports: Ports, acting: Acting, stream: str) -> None:
     epoch = ports.leases.claims.pop((acting.tenant, stream), None)
     if epoch is not None:
         let_go(ports, acting, stream, epoch)
+
+
+def release_claims(ports: Ports) -> None:
+    """Give back every actor that this client took, as far as the journal can be written."""
+    for tenant, stream in list(ports.leases.claims):
+        try:
+            release_actor(ports, Acting(tenant=tenant), stream)
+        except HoldfastError:
+            continue  # Whoever wants it next watches it for the time of a lease.
 
 
 def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:
@@ -96,7 +104,7 @@ def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | N
         came_back = Draft(type="actor.resumed", facts=facts)
         return {stream: [*_lease(ports, acting, stream, states), came_back]}
 
-    with ports.leases.taking(acting.tenant, stream):
+    with ports.observers.later(), ports.leases.taking(acting.tenant, stream):
         held = ports.leases.holds(acting.tenant, stream)
         key = f"resumed/{incarnation}"
         changed = change(ports, acting, (stream,), decide, key=key, same=lambda events: True)
@@ -172,7 +180,7 @@ def _suspended(ports: Ports, acting: Acting, stream: str, step: Step, goal: str)
     reason = field(event_at(ports, acting, stream, step.question.version), "reason") or step.question.kind
     return PendingWork(
         frame=step.frame,
-        kind="waiting_for_user" if step.question.kind in _FOR_PEOPLE else "waiting",
+        kind="waiting_for_user" if step.question.kind in FOR_PEOPLE else "waiting",
         description=f"Frame '{goal}' suspended: {reason}",
         question=step.question.id,
         next=step.next,

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from holdfast.ambient import renew_in_child
+from holdfast.core.codec import decode, encode
 from holdfast.core.decide.calls import check_working
 from holdfast.core.step import torn_call
-from holdfast.core.values import plain
-from holdfast.errors import EffectFailed, HoldfastError, InvalidValue, Refused, TooLarge, Waiting
+from holdfast.core.values import plain, words
+from holdfast.errors import ActorBusy, EffectFailed, HoldfastError, InvalidValue, TooLarge, Waiting
 from holdfast.flow import asking, working
 from holdfast.flow.showing import current, stream_of
 from holdfast.ports import Acting, Ports
@@ -48,7 +49,7 @@ class _Running:
     def enter(self, frame: str, key: str) -> None:
         with self._mutex:
             if (frame, key) in self._keys:
-                raise Refused(f"Step {key!r} of frame {frame} is running already. Give each step a key of its own.")
+                raise ActorBusy(f"Step {key!r} of frame {frame} is running in this process. Wait until it is done.")
             self._keys.add((frame, key))
 
     def leave(self, frame: str, key: str) -> None:
@@ -67,11 +68,13 @@ def memo_key(frame: str, key: str) -> str:
 def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> Begun:
     """What a step gave before, or a call to run it under. Pair with `done` or `failed`, or `RUNNING.leave`."""
     check_id(key, "key")
-    known = working.remembered(ports, acting, frame, memo_key(frame, key))
-    if known:
-        return Begun(known=tuple(known))
     RUNNING.enter(frame, key)
     try:
+        # It may have ended between the two: whoever ran it remembered it before leaving.
+        known = working.remembered(ports, acting, frame, memo_key(frame, key))
+        if known:
+            RUNNING.leave(frame, key)
+            return Begun(known=tuple(known))
         live = current(ports, acting, stream_of(ports, acting, frame)).frames.get(frame)
         calls = () if live is None else live.calls.values()
         torn = next((call for call in calls if call.kind == "run" and call.name == key), None)
@@ -105,7 +108,9 @@ def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Cal
     content = QuestionContent(
         reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT], recommended=DO_NOT
     )
-    asked = asking.suspend(ports, acting, frame, content, call=torn.id, subtree=True, key=f"{torn.id}/torn")
+    asked = asking.suspend(
+        ports, acting, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
+    )
     answer = asking.answer_of(ports, acting, stream_of(ports, acting, frame), asked.question)
     if answer is None:
         raise Waiting(
@@ -121,7 +126,7 @@ def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Cal
 def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
     """Remember what a step gave; gives it as it will be given from now on."""
     try:
-        kept = plain(value)
+        kept = decode(encode(plain(value), ports.settings.nesting))
         working.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))
     except (InvalidValue, TooLarge):
         working.end_run(
@@ -136,8 +141,7 @@ def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: A
 def failed(ports: Ports, acting: Acting, frame: str, key: str, call: str, error: BaseException) -> None:
     """Journal that a step failed; it is not remembered and can run again."""
     try:
-        words = f"{type(error).__name__}: {error}"
-        working.end_run(ports, acting, frame, call, error=words, key=memo_key(frame, key))
+        working.end_run(ports, acting, frame, call, error=words(error), key=memo_key(frame, key))
     except HoldfastError as second:
         error.add_note(f"The failure could not be journaled: {second}")
     finally:

@@ -7,13 +7,16 @@ from typing import Any
 
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts, budgets, calls, evidence
-from holdfast.errors import CallNotFound, KeyReused
+from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow.change import Changed
 from holdfast.flow.frames import like, on_frame
 from holdfast.flow.showing import stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.calls import CallContent
+from holdfast.records.events.envelope import ERASED, Event
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
@@ -28,8 +31,14 @@ def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int,
 
 def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None) -> Changed:
     """Give a reservation back."""
-    facts: dict[str, Any] = {} if amount is None else {"amount": -amount}
-    same = like("frame.reserved", frame=frame, purpose=purpose, **facts)
+
+    def same(events: list[Event]) -> bool:
+        given = [event.facts for event in events if event.type == "frame.reserved"]
+        return any(
+            (facts.frame, facts.purpose) == (frame, purpose) and facts.amount < 0 and amount in (None, -facts.amount)
+            for facts in given
+        )
+
     return on_frame(
         ports, acting, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same
     )
@@ -67,9 +76,17 @@ def add_handle(
             state, frame, name, kind, priority=priority, tokens=tokens, trust=trust, call=call, content=content
         ),
         key=key,
-        same=like("frame.handle_added", content, frame=frame, kind=kind),
+        same=like(
+            "frame.handle_added",
+            content,
+            frame=frame,
+            kind=kind,
+            priority=PRIORITY_SCORE.get(priority),
+            tokens=tokens,
+            **({} if handle is None else {"handle": handle}),
+        ),
     )
-    made: str = changed.first("frame.handle_added").handle
+    made: str = changed.last("frame.handle_added").handle
     return made
 
 
@@ -77,19 +94,19 @@ def remove_handles(
     ports: Ports, acting: Acting, frame: str, handles: Sequence[str], reason: str | None, key: str | None
 ) -> str | None:
     """Detach evidence; gives the name under which it can be restored."""
+    if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
+        raise InvalidValue("Name the handles to detach, each by its id.")
     removal = ulid_text(ports.ids.ulid())
+    content = None if reason is None else ReasonContent(reason=reason)
     changed = on_frame(
         ports,
         acting,
         frame,
-        lambda state: evidence.remove_handles(state, frame, handles, removal, reason),
+        lambda state: evidence.remove_handles(state, frame, handles, removal, content),
         key=key,
-        same=lambda events: (
-            events[-1].type == "frame.handles_removed"
-            and (events[-1].facts.frame, events[-1].facts.handles) == (frame, tuple(dict.fromkeys(handles)))
-        ),
+        same=like("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
     )
-    return changed.first("frame.handles_removed").removal if changed.appended else None
+    return changed.last("frame.handles_removed").removal if changed.appended else None
 
 
 def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
@@ -102,7 +119,7 @@ def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key:
         key=key,
         same=like("frame.handles_restored", frame=frame, removal=removal),
     )
-    handles: tuple[str, ...] = changed.first("frame.handles_restored").handles
+    handles: tuple[str, ...] = changed.last("frame.handles_restored").handles
     return handles
 
 
@@ -119,7 +136,7 @@ def add_result(
         key=key,
         same=like("frame.result_added", content, frame=frame, kind=kind, ref=ref),
     )
-    position: int = changed.first("frame.result_added").position
+    position: int = changed.last("frame.result_added").position
     return position
 
 
@@ -129,7 +146,6 @@ def begin_model(
     frame: str,
     *,
     model: str | None = None,
-    purpose: str | None = None,
     if_interrupted: str = "retry",
     request: Any = None,
     key: str | None = None,
@@ -146,15 +162,14 @@ def begin_model(
             frame,
             call,
             model=model,
-            purpose=purpose,
             if_interrupted=if_interrupted,
             content=content,
             now=ports.clock.now_ms(),
         ),
         key=key,
-        same=like("model.requested", content, frame=frame, model=model),
+        same=like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
-    made: str = changed.first("model.requested").call
+    made: str = changed.last("model.requested").call
     return made
 
 
@@ -174,6 +189,8 @@ def end_model(
 ) -> Changed:
     """Journal what a model answered, or that it failed. Ending a call twice in the same way is done once."""
     record = amounts.usage_of(usage)
+    if doubtful is not None:
+        doubtful = amounts.usage_of(doubtful)
     content = _call_content(response=response, provider_id=provider_id, error=error)
     type_name = "model.responded" if error is None else "model.failed"
     return _end(
@@ -218,9 +235,9 @@ def begin_tool(
             state, frame, call, name, if_interrupted=if_interrupted, content=content, now=ports.clock.now_ms()
         ),
         key=key,
-        same=like("tool.requested", content, frame=frame, name=name),
+        same=like("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
     )
-    made: str = changed.first("tool.requested").call
+    made: str = changed.last("tool.requested").call
     return made
 
 
@@ -246,7 +263,7 @@ def end_tool(
         lambda state: calls.end_tool(
             state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
         ),
-        like("tool.returned", content, frame=frame, call=call, failed=failed),
+        like("tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens),
     )
 
 
@@ -261,7 +278,7 @@ def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupte
             state, frame, call, name, if_interrupted=if_interrupted, now=ports.clock.now_ms()
         ),
     )
-    made: str = changed.first("run.requested").call
+    made: str = changed.last("run.requested").call
     return made
 
 
@@ -286,10 +303,10 @@ def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
     stored = ports.journal.by_key(acting.tenant, stream_of(ports, acting, frame), key)
     if not stored:
         return []
-    event = decode_event(stored[-1])
-    if event.type != "run.returned":
-        raise KeyReused(f"Key {key!r} already stands for {event.type}. Use another key for this step.")
-    return [getattr(event.content, "value", None)]
+    event = next((event for event in map(decode_event, stored) if event.type == "run.returned"), None)
+    if event is None:
+        raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this step.")
+    return [ERASED if event.content is ERASED else getattr(event.content, "value", None)]
 
 
 def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
@@ -307,4 +324,6 @@ def _call_content(**given: Any) -> CallContent | None:
 
 def _code(error: str) -> str:
     """The first word of an error is a fact; what it says is content."""
+    if not isinstance(error, str):
+        raise InvalidValue("error must be a text that says what went wrong.")
     return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"

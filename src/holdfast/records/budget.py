@@ -17,11 +17,17 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     used: int = 0
     reserved: int = 0
     lent: int = 0
+    released: int = 0
+    """What a suspended frame gave back until it goes on."""
 
     @property
     def available(self) -> int | None:
         """What may still be spent, reserved or lent; never negative. None if there is no limit."""
-        return None if self.granted is None else max(0, self.granted - self.used - self.reserved - self.lent)
+        return None if self.granted is None else max(0, self._free)
+
+    @property
+    def _free(self) -> int:
+        return (self.granted or 0) - self.used - self.reserved - self.lent - self.released
 
     @property
     def overdraft(self) -> int:

@@ -53,7 +53,7 @@ _TYPES = (
     _type("thread.forked", "inbox", journal.ThreadForked),
     # frames
     _type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline"),
-    _type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline"),
+    _type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline stopped_at"),
     _type("frame.popped", "owner", frames.FramePopped, frames.OutcomeContent),
     _type(
         "frame.suspended", "owner", frames.FrameSuspended, frames.QuestionContent, minted="question expires_at token"

@@ -102,6 +102,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: int
     deadline: int | None = None
+    stopped_at: int | None = None
+    """Since when the deadline stands still because all work below waits for answers."""
     used: int = 0
     reserved: int = 0
     lent: int = 0
@@ -122,7 +124,10 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> TokenBudget:
         """What this frame was granted and what became of it."""
-        return TokenBudget(granted=self.granted, used=self.used, reserved=self.reserved, lent=self.lent)
+        released = 0 if self.question is None else self.question.released
+        return TokenBudget(
+            granted=self.granted, used=self.used, reserved=self.reserved, lent=self.lent, released=released
+        )
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ MOST = 2**53
 def whole(value: object, what: str, least: int = 0) -> int:
     """A whole number of at least so much."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-        raise InvalidValue(f"{what} must be a whole number of at least {least}, not {value!r}.")
+        raise InvalidValue(f"{what} must be a whole number from {least} to {MOST}, not {value!r}.")
     return value
 
 

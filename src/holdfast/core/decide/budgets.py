@@ -44,24 +44,19 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
         usage=record,
         purpose=purpose,
         from_reserved=part,
-        overdraft=_overdraft(frame, record.spent - part),
+        overdraft=overdraft(frame, record.spent - part),
     )
     return [Draft(type="frame.spent", facts=facts)]
 
 
-def _overdraft(frame: Frame, more: int) -> int:
+def overdraft(frame: Frame, more: int) -> int:
     """How far this very spending goes beyond what was left."""
     return 0 if frame.tokens.available is None else max(0, more - frame.tokens.available)
 
 
-def check_can_spend(frame: Frame, purpose: str | None = None) -> None:
+def check_can_spend(frame: Frame) -> None:
     """Refuse to begin what nothing is left for."""
-    left = frame.tokens.available
-    if left is None:
-        return
-    if purpose is not None:
-        left += _held(frame, purpose)
-    if not left:
+    if frame.tokens.available == 0:
         raise BudgetExhausted(
             f"Frame {frame.id} has nothing left of its {frame.granted} tokens ({frame.used} used, {frame.reserved} "
             f"reserved, {frame.lent} lent). End it, release a reservation, or push work with a larger grant.",

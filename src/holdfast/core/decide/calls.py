@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.decide.budgets import check_can_spend
+from holdfast.core.decide.budgets import check_can_spend, overdraft
+from holdfast.core.decide.clocks import running_deadline
 from holdfast.core.stack import ancestry, live_frame, tightest
 from holdfast.errors import (
     CallNotFound,
@@ -28,7 +29,8 @@ def check_working(state: StreamState, frame_id: str, now: int) -> Frame:
             f"Frame {frame_id} waits for an answer to question {frame.question.id}. Answer and resume it first.",
             question=frame.question.id,
         )
-    late = [other for other in ancestry(state.frames, frame_id) if other.deadline is not None and now > other.deadline]
+    line = ancestry(state.frames, frame_id)
+    late = [other for other in line if (until := running_deadline(other, now)) is not None and now > until]
     if late:
         whose = "Its" if late[-1].id == frame_id else f"Frame {late[-1].id}'s"
         raise DeadlineExceeded(
@@ -44,14 +46,13 @@ def begin_model(
     call_id: str,
     *,
     model: str | None,
-    purpose: str | None,
     if_interrupted: str,
     content: calls.CallContent | None,
     now: int,
 ) -> list[Draft]:
     """A model is about to be called: refused when nothing is left to pay it with."""
     frame = check_working(state, frame_id, now)
-    check_can_spend(frame, purpose)
+    check_can_spend(frame)
     _check_policy(if_interrupted)
     facts = calls.ModelRequested(call=call_id, frame=frame_id, model=model, if_interrupted=if_interrupted)
     return [Draft(type="model.requested", facts=facts, content=content)]
@@ -71,10 +72,15 @@ def end_model(
 ) -> list[Draft]:
     """A model answered or failed; what it used is recorded either way."""
     _open_call(state, frame_id, call_id, "model")
+    over = overdraft(live_frame(state, frame_id), usage.spent + (0 if doubtful is None else doubtful.spent))
     if error is not None:
-        failed = calls.CallFailed(call=call_id, frame=frame_id, error=error, retryable=retryable, usage=usage)
+        failed = calls.CallFailed(
+            call=call_id, frame=frame_id, error=error, retryable=retryable, usage=usage, overdraft=over
+        )
         return [Draft(type="model.failed", facts=failed, content=content)]
-    facts = calls.ModelResponded(call=call_id, frame=frame_id, usage=usage, finish=finish, doubtful=doubtful)
+    facts = calls.ModelResponded(
+        call=call_id, frame=frame_id, usage=usage, finish=finish, doubtful=doubtful, overdraft=over
+    )
     return [Draft(type="model.responded", facts=facts, content=content)]
 
 

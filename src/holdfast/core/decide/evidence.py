@@ -54,7 +54,7 @@ def add_handle(
 
 
 def remove_handles(
-    state: StreamState, frame_id: str, handles: Sequence[str], removal: str, reason: str | None
+    state: StreamState, frame_id: str, handles: Sequence[str], removal: str, content: ReasonContent | None
 ) -> list[Draft]:
     """Detach evidence. What was detached is named by `removal` and can come back."""
     frame = live_frame(state, frame_id)
@@ -65,7 +65,6 @@ def remove_handles(
     if not handles:
         return []
     facts = frames.HandlesRemoved(frame=frame_id, handles=tuple(dict.fromkeys(handles)), removal=removal)
-    content = None if reason is None else ReasonContent(reason=reason)
     return [Draft(type="frame.handles_removed", facts=facts, content=content)]
 
 

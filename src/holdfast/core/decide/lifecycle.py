@@ -8,9 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.decide.amounts import check_limits, grant, whole
+from holdfast.core.decide.clocks import running_deadline
 from holdfast.core.stack import ancestry, children, earliest, has_live_children, leaf_first, live_frame, tightest
 from holdfast.errors import (
     Conflict,
+    DeadlineExceeded,
     FrameSuspended,
     HasLiveChildren,
     HasOpenCalls,
@@ -61,6 +63,7 @@ def push(
             f"Frame {lender.id} is at depth {lender.depth} and the limit is {inherited.depth}. "
             "Do the work in it, or push its root with a larger limits.depth."
         )
+    _check_in_time(line, now)
     granted = grant(tokens, lender)
     own = _within(check_limits(limits), inherited) if limits is not None else inherited
     here = parent_stream == stream
@@ -72,7 +75,7 @@ def push(
         outer_stream=None if here else parent_stream,
         granted=granted,
         limits=own,
-        deadline=_deadline(own, now, earliest(*(frame.deadline for frame in line))),
+        deadline=_deadline(own, now, earliest(*(running_deadline(frame, now) for frame in line))),
     )
     pushed = Draft(type="frame.pushed", facts=facts, content=content)
     if here:
@@ -92,6 +95,14 @@ def _line(state: StreamState, parent_id: str) -> list[Frame]:
             after="waiting",
         )
     return ancestry(state.frames, parent_id)
+
+
+def _check_in_time(line: list[Frame], now: int) -> None:
+    late = [frame for frame in line if (until := running_deadline(frame, now)) is not None and now > until]
+    if late:
+        raise DeadlineExceeded(
+            f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
+        )
 
 
 def _deadline(limits: Limits, now: int, bound: int | None) -> int | None:
@@ -116,7 +127,6 @@ def update(
     status: str | None = None,
     limits: Limits | None = None,
     tokens: int | None = None,
-    context_hash: str | None = None,
     content: frames.GoalContent | None = None,
 ) -> list[Draft]:
     """Other texts, limits, status or, for a root, tokens."""
@@ -132,13 +142,15 @@ def update(
             raise Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
         if frame.granted is None:
             raise Refused(f"Frame {frame_id} has no token limit, so there is nothing to raise.")
+        if tokens < frame.used + frame.reserved + frame.lent:
+            held = f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent"
+            raise Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
     facts = frames.FrameUpdated(
         frame=frame_id,
         status=None if status == frame.status else status,
         limits=limits,
         deadline=deadline,
         granted=tokens,
-        context_hash=context_hash,
         texts=content is not None,
     )
     return [Draft(type="frame.updated", facts=facts, content=content)]
@@ -182,7 +194,6 @@ def pop(
     frame_id: str,
     status: str,
     content: frames.OutcomeContent,
-    result: list[Draft] | None = None,
 ) -> Drafts:
     """The end of a frame. Failing or cancelling takes everything below it along, leaf first, wherever it lives."""
     if status not in ENDED:
@@ -195,7 +206,6 @@ def pop(
     if frame.outer_stream is not None:
         drafts.setdefault(frame.outer_stream, [])
     usage, used = _cascade(states, stream, frame, drafts)
-    drafts[stream].extend(result or ())
     end = _popped(state, replace(frame, usage=usage, used=used), status, content, ended=_ended(drafts))
     drafts[stream].append(end)
     if frame.outer is not None and frame.outer_stream is not None:

@@ -1,8 +1,7 @@
 """Suspension: ask, answer once, resume. A subtree is suspended leaf first and resumed root first.
 
 A suspended frame gives its unused grant back to its parent and takes it again when it is
-resumed; its clock stands still meanwhile, and so does that of every ancestor below which
-nothing else is at work.
+resumed; its clock stands still meanwhile. Those of its ancestors are in `clocks`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from typing import get_args
 from msgspec.structs import replace
 
 from holdfast.core.decide.amounts import check_available
-from holdfast.core.stack import all_suspended, ancestry, children, earliest, has_live_children, leaf_first, live_frame
+from holdfast.core.decide.clocks import running_deadline
+from holdfast.core.stack import ancestry, children, earliest, has_live_children, leaf_first, live_frame
 from holdfast.errors import (
     AlreadyAnswered,
     FrameSuspended,
@@ -30,6 +30,8 @@ from holdfast.records.frames import Frame, OnExpiry, Question, QuestionKind, Str
 
 KINDS: tuple[str, ...] = get_args(QuestionKind)
 POLICIES: tuple[str, ...] = get_args(OnExpiry)
+FOR_PEOPLE = frozenset({"approval", "input"})
+"""Questions that say nothing if they are answered with nothing."""
 
 
 def suspend(
@@ -40,8 +42,12 @@ def suspend(
     subtree: bool,
     release: bool,
     below: list[str],
+    leave_away: bool = False,
 ) -> list[Draft]:
-    """Stop a frame until it is answered. `below` are question ids for the frames under it, leaf first."""
+    """Stop a frame until it is answered. `below` are question ids for the frames under it, leaf first.
+
+    Children in other streams go on by themselves; `leave_away` says that this is understood.
+    """
     check_terms(facts)
     frame = live_frame(state, facts.frame)
     if frame.question is not None:
@@ -51,7 +57,7 @@ def suspend(
         )
     below_it = list(leaf_first(state.frames, frame.id))
     away = [child for other in (*below_it, frame) for child in other.away]
-    if away:
+    if away and not leave_away:
         raise HasLiveChildren(
             f"Frame {frame.id} has live children in other streams ({', '.join(away)}). Suspend those themselves."
         )
@@ -81,7 +87,9 @@ def _suspended(
     release: bool,
 ) -> Draft:
     released = 0
-    if release and frame.parent is not None:
+    # A model that is still to answer will be paid for from the grant, so it is not given away.
+    calling = any(call.kind == "model" for call in frame.calls.values())
+    if release and frame.parent is not None and not calling:
         # Its children have given back already, so its own loans are smaller than they were.
         released = replace(frame.tokens, lent=lent[frame.id]).unused
         lent[frame.parent] -= released
@@ -116,6 +124,8 @@ def answer(
         raise Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
     if question.answer is not None:
         raise AlreadyAnswered(f"Question {question_id} was answered already. Resume its frame.")
+    if question.kind in FOR_PEOPLE and approved is None and (content is None or content.payload is None):
+        raise InvalidValue(f"Question {question_id} needs an answer: approve=True or False, or a payload.")
     if expired(question, now) and (via == "token" or question.on_expiry != "keep"):
         raise QuestionExpired(
             f"Question {question_id} expired {now - (question.expires_at or 0)} ms ago. Issue a new token or ask again."
@@ -138,7 +148,7 @@ def reissue(
     return [Draft(type="question.reissued", facts=facts)]
 
 
-def resume(state: StreamState, frame_id: str, content: frames.AnswerContent | None, *, now: int) -> list[Draft]:
+def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
     """Go on: the grant is taken again, the clock runs again, and so it goes for what was suspended with it."""
     frame = live_frame(state, frame_id)
     question = frame.question
@@ -160,39 +170,16 @@ def resume(state: StreamState, frame_id: str, content: frames.AnswerContent | No
                 f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
                 question=above.question.id,
             )
-    stopped = _stopped(state, line, now)
-    drafts = [_updated(id, deadline) for id, deadline in stopped.items()]
-    bound = earliest(*(stopped.get(other.id, other.deadline) for other in line))
+    bound = earliest(*(running_deadline(other, now) for other in line))
+    drafts: list[Draft] = []
     available = {other.id: other.tokens for other in state.frames.values()}
-    _resume(state, frame, content, now, bound, available, drafts)
+    _resume(state, frame, now, bound, available, drafts)
     return drafts
-
-
-def _stopped(state: StreamState, line: list[Frame], now: int) -> dict[str, int]:
-    """Deadlines of ancestors whose clock stood still as well, moved by as long as all work below them waited."""
-    moved: dict[str, int] = {}
-    for ancestor in line:
-        if ancestor.deadline is None or not all_suspended(state.frames, ancestor.id):
-            continue
-        since = max(
-            below.question.suspended_at for below in leaf_first(state.frames, ancestor.id) if below.question is not None
-        )
-        if now > since:
-            above = line[: line.index(ancestor)]
-            bound = earliest(*(moved.get(other.id, other.deadline) for other in above))
-            own = ancestor.deadline + now - since
-            moved[ancestor.id] = own if bound is None else min(own, bound)
-    return moved
-
-
-def _updated(frame_id: str, deadline: int) -> Draft:
-    return Draft(type="frame.updated", facts=frames.FrameUpdated(frame=frame_id, deadline=deadline))
 
 
 def _resume(
     state: StreamState,
     frame: Frame,
-    content: frames.AnswerContent | None,
     now: int,
     bound: int | None,
     budgets: dict[str, TokenBudget],
@@ -201,7 +188,7 @@ def _resume(
     question = frame.question
     assert question is not None
     if frame.parent is not None and question.released:
-        parent = replace(state.frames[frame.parent], lent=budgets[frame.parent].lent)
+        parent = replace(state.frames[frame.parent], lent=budgets[frame.parent].lent, question=None)
         check_available(parent, question.released)
         budgets[frame.parent] = replace(budgets[frame.parent], lent=parent.lent + question.released)
     deadline = None
@@ -215,7 +202,7 @@ def _resume(
         reserved_again=question.released,
         deadline=None if deadline == frame.deadline else deadline,
     )
-    drafts.append(Draft(type="frame.resumed", facts=facts, content=content))
+    drafts.append(Draft(type="frame.resumed", facts=facts))
     for child in children(state.frames, frame.id):
         _wake(state, child, question.within or question.id, now, deadline or bound, budgets, drafts)
 
@@ -231,7 +218,7 @@ def _wake(
 ) -> None:
     """What was suspended with an ancestor goes on with it; what waits for an answer of its own does not."""
     if frame.question is not None and frame.question.within == within:
-        _resume(state, frame, None, now, bound, budgets, drafts)
+        _resume(state, frame, now, bound, budgets, drafts)
 
 
 def asked(state: StreamState, frame_id: str, question_id: str) -> Question:

@@ -30,6 +30,7 @@ class ModelResponded(Facts, frozen=True):
     stream: str | None = None
     message: int | None = None
     doubtful: Usage | None = None
+    overdraft: int = 0
 
 
 class CallFailed(Facts, frozen=True):
@@ -42,6 +43,7 @@ class CallFailed(Facts, frozen=True):
     usage: Usage = Usage()
     stream: str | None = None
     message: int | None = None
+    overdraft: int = 0
 
 
 class ToolRequested(Facts, frozen=True):

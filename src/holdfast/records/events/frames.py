@@ -38,7 +38,7 @@ class GoalContent(Content, frozen=True):
 
 
 class FrameUpdated(Facts, frozen=True):
-    """Status, limits, deadline or texts of a frame changed; absent fields did not."""
+    """Status, limits, deadline, clock or texts of a frame changed; absent fields did not."""
 
     frame: str
     status: str | None = None
@@ -47,6 +47,8 @@ class FrameUpdated(Facts, frozen=True):
     granted: int | None = None
     context_hash: str | None = None
     texts: bool = False
+    stopped_at: int | None = None
+    runs: bool = False
 
 
 class FrameReserved(Facts, frozen=True):

@@ -175,6 +175,7 @@ CREATE TABLE frames (
     max_subframe_depth  INTEGER NOT NULL,
     timeout_ms          INTEGER,
     deadline            INTEGER,
+    stopped_at          INTEGER,
     created_at          INTEGER NOT NULL,
     completed_at        INTEGER,
     pushed_version      INTEGER NOT NULL,
