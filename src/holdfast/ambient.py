@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -79,13 +80,13 @@ _UNKNOWN = "elsewhere"
 
 @cache
 def _place() -> str:
-    """This boot of this machine and this space of process numbers; unknown where Linux does not say."""
+    """This boot of this machine and this space of process numbers, hashed; unknown where Linux does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return _UNKNOWN
-    return f"{boot}-{space}"
+    return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:16]
 
 
 def _started(pid: int) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 
 from holdfast.client_index import IndexView
 from holdfast.errors import HoldfastError
+from holdfast.records.frames import Limits
 from holdfast.records.usage import Usage
 from tests.model.frames_model import LIVE
-from tests.model.frames_pick import MANY_LIVE, PURPOSES, equal, scope_of, some_frame, some_limits
+from tests.model.frames_pick import MANY_LIVE, PURPOSES, equal, others, scope_of, some_frame, some_limits
 from tests.model.frames_walk import SCOPES, Op, Walk
 
 
@@ -71,7 +72,8 @@ def update(walk: Walk) -> Op:
         how["limits"] = some_limits(walk)
     elif chance < 0.75:
         how["tokens"] = walk.random.choice((0, 50, 1000, 2000, -3))
-    other = {**how, "goal": "another goal"}
+    bound = Limits(context_tokens=77)
+    other = others(walk, how, goal="another goal", limits=bound, tokens=77, status=another_status(walk, frame, how))
     return Op(
         "update",
         {"frame": frame, **how},
@@ -79,9 +81,17 @@ def update(walk: Walk) -> Op:
         lambda: walk.model.update(frame, **how),
         lambda index, key: index.update_frame(frame, key=key, **how),
         lambda index, key: index.update_frame(frame, key=key, **other),
+        differs=other,
         frame=frame,
         keyed=True,
     )
+
+
+def another_status(walk: Walk, frame: str, how: dict[str, Any]) -> str | None:
+    """Another one than was asked for. One that the frame had was no change, and nobody can tell it from none."""
+    unit = walk.model.units.get(frame)
+    before = "" if unit is None else unit.status
+    return next((status for status in ("waiting", "active") if status not in (how.get("status"), before)), None)
 
 
 def at_a_version(walk: Walk) -> None:

@@ -47,7 +47,7 @@ def on_frame(walk: Walk, frame: str) -> list[Case]:
         ("begin_tool name", lambda: model.begin_tool(frame, "search"), lambda index: index.begin_tool_call(frame, 5)),  # type: ignore[arg-type]
     ]
     for wrong in ({"summary": 5}, {"error": 5}, {"summary": ["a"]}):
-        cases.append(("pop", lambda: model.pop(frame, "failed"), _call("pop_frame", frame, "failed", **wrong)))
+        cases.append(("pop", lambda: model.pop(frame, "failed", "never"), _call("pop_frame", frame, "failed", **wrong)))
     for wrong in ({"description": 5}, {"target": 5}, {"body": 5}, {"metadata": 5}, {"tokens": "7"}, {"trust": 5}):
         cases.append(("add_handle", handled, _call("add_handle", frame, "url", handle="h1", **wrong)))
     for wrong in ({"reason": 5}, {"options": [1, 2]}, {"options": ["a"], "recommended": 5}, {"options": "ab"}):
@@ -82,16 +82,14 @@ def on_question(walk: Walk) -> list[Case]:
 
 def on_call(walk: Walk, frame: str) -> list[Case]:
     unit, cases = walk.model.units.get(frame), []
-    wrong: dict[str, Any]
-    for call, (kind, _) in () if unit is None else unit.calls.items():
-        if kind == "model":
-            for wrong in ({"error": 5}, {"finish": 5}, {"provider_id": 5}, {"usage": "5"}):
-                act = _call("end_model_call", frame, call, **wrong)
-                cases.append(("end_model", lambda: walk.model.end_call(frame, call, "model", 0, None), act))
-        else:
-            for wrong in ({"error": 5}, {"tokens": "5"}, {"interrupted": 5}):
-                act = _call("end_tool_call", frame, call, **wrong)
-                cases.append(("end_tool", lambda: walk.model.end_call(frame, call, "tool", 0, None), act))
+    if unit is None or not unit.calls:
+        return []
+    call, (kind, _) = walk.random.choice(list(unit.calls.items()))
+    model: tuple[dict[str, Any], ...] = ({"error": 5}, {"finish": 5}, {"provider_id": 5}, {"usage": "5"})
+    tool: tuple[dict[str, Any], ...] = ({"error": 5}, {"tokens": "5"}, {"interrupted": 5})
+    for wrong in model if kind == "model" else tool:
+        act = _call(f"end_{kind}_call", frame, call, **wrong)
+        cases.append((f"end_{kind}", lambda: walk.model.end_call(frame, call, kind, 0, None), act))
     return cases
 
 

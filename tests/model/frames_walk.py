@@ -104,6 +104,8 @@ class Op:
     """Asked twice in the same way it is done once, also without a key."""
     empty: bool = False
     """It asks for nothing, so nobody need look whether what it was about is there still."""
+    differs: Any = None
+    """How the other differs, for who reads of it."""
     wrong: bool = False
     """A value in it is of a wrong type, so that it is refused even where the plan is fine."""
 
@@ -247,6 +249,7 @@ class Walk:
         first, result = self.keys[op.scope, key]
         same = self.random.random() < 0.6
         self.note(client, f"again {first.name}" if same else f"reuse a key of {first.name}", first.args, key)
+        self.log.append(f"      (the other: {first.differs})")
         others = {wrong for scope in SCOPES if (wrong := self.model.may_write(client.number, scope)) is not None}
         try:
             if same:

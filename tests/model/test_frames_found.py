@@ -46,9 +46,9 @@ def test_nothing_goes_on_below_what_waits_since_its_grant_was_given_back(world: 
     child = index.push_frame("child", parent=parent, tokens=50)
     inner, outer = index.suspend_frame(child).question, index.suspend_frame(parent).question
     with pytest.raises(FrameSuspended):
-        index.resume_frame(inner)
-    index.resume_frame(outer)
-    index.resume_frame(inner)
+        index.resume_frame(inner, approve=True)
+    index.resume_frame(outer, approve=True)
+    index.resume_frame(inner, approve=True)
     assert index.get_frame(root).tokens.lent == 100
 
 
@@ -123,7 +123,7 @@ def test_a_moved_deadline_stays_within_that_of_the_parent(world: World) -> None:
     index.push_frame("at work", parent=root)
     question = index.suspend_frame(index.push_frame("child", parent=parent)).question
     world.clock.advance(50_000)
-    index.resume_frame(question)
+    index.resume_frame(question, approve=True)
     assert index.get_frame(parent).deadline == index.get_frame(root).deadline
 
 
