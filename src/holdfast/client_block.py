@@ -5,7 +5,7 @@
 | normally | completed |
 | normally, but it or all work below it is suspended | unchanged, and its lease is released |
 | by `Waiting`, or because it is suspended | unchanged, and its lease is released |
-| by `Unavailable`, `OutcomeUnknown`, `StaleEpoch`: the journal cannot be written, by us, now | unchanged |
+| by `Unavailable`, `OutcomeUnknown`, `StaleEpoch`, `NotOwner`: it cannot be written now, or not by us | unchanged |
 | by another `Exception` | failed; `on_error="leave"` keeps it live |
 | by anything else (`CancelledError`, `KeyboardInterrupt`, `SystemExit`, `GeneratorExit`) | live, lease released |
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.client_block import Block
 from holdfast.client_questions import choices
-from holdfast.core.codec import decode_event
+from holdfast.core.codec import decode, decode_event, encode
 from holdfast.core.values import is_record_type, plain, typed
 from holdfast.errors import FrameEnded, InvalidValue, KeyReused, Waiting
 from holdfast.flow import asking, steps, working
@@ -75,7 +75,7 @@ class Frame(Block):
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """What the frame gives: written when it is completed. Gives the value as it will be read."""
-        kept = plain(value)
+        kept = decode(encode(plain(value), self._ports.settings.nesting))
         if self._replayed:
             before = self.info().value
             if before != kept and before is not ERASED:

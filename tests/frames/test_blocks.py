@@ -199,6 +199,24 @@ def test_an_expiry_without_a_policy_ends_the_token_and_not_the_question(
     assert hf.index.resume_frame(asked.question, approve=True) == frame
 
 
+def test_a_child_elsewhere_settles_with_a_parent_that_somebody_works_on(hf: holdfast.Holdfast) -> None:
+    root = hf.index.push_frame("root", scope=ACTOR, limits=Limits(timeout_ms=1000))
+    away = hf.index.push_frame("away", parent=root, scope="actor/away")
+    hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
+    owner = _another(hf)
+    owner.index.resume_actor(ACTOR, incarnation="b")
+    hf.index.pop_frame(away)
+    assert owner.index.get_frame(root).children_elsewhere == {}
+    owner.index.record_usage(root, 1)
+    owner.index.release_actor(ACTOR)
+
+
+def test_a_result_is_given_as_it_will_be_read(hf: holdfast.Holdfast) -> None:
+    with hf.frame("f", key="k") as frame:
+        assert frame.result((1, (2,))) == [1, [2]]
+    assert frame.value() == [1, [2]]
+
+
 def test_who_answered_is_told_to_who_listens(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         heard: list[holdfast.Event] = []

@@ -264,7 +264,7 @@ def pop(
         check_live(ports, acting, states[stream], frame_id, expected)
         last[:] = [states[stream].frames[frame_id]]
         ended = lifecycle.pop(states, stream, frame_id, status, content)
-        drafts = {name: with_clocks(states[name], events, ports.clock.now_ms()) for name, events in ended.items()}
+        drafts = {name: _clocked(ports, acting, name, states[name], events) for name, events in ended.items()}
         for name, events in drafts.items():
             if name not in (stream, _outer(states, stream, frame_id)):
                 drafts[name] = _revoke(ports, acting, name, states[name], events)
@@ -308,6 +308,14 @@ def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
         version=changed.version_of("frame.popped"),
     )
     return Ended(stream=stream, frame=frame, at=changed.at)
+
+
+def _clocked(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+    """Clocks are the owner's to note: a child that settles in somebody else's stream leaves them to that one."""
+    inbox = all(event.type == "child.settled" for event in events)
+    if inbox and state.holder is not None and not ports.leases.holds(acting.tenant, stream):
+        return events
+    return with_clocks(state, events, ports.clock.now_ms())
 
 
 def _outer(states: States, stream: str, frame_id: str) -> str | None:

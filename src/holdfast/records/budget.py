@@ -23,11 +23,9 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def available(self) -> int | None:
         """What may still be spent, reserved or lent; never negative. None if there is no limit."""
-        return None if self.granted is None else max(0, self._free)
-
-    @property
-    def _free(self) -> int:
-        return (self.granted or 0) - self.used - self.reserved - self.lent - self.released
+        if self.granted is None:
+            return None
+        return max(0, self.granted - self.used - self.reserved - self.lent - self.released)
 
     @property
     def overdraft(self) -> int:
