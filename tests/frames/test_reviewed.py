@@ -372,3 +372,44 @@ def test_a_step_that_runs_is_not_run_beside_itself(hf: holdfast.Holdfast) -> Non
 
         frame.run(nested, key="s")
     assert hf.index.get_frame(frame.id).status == "completed"
+
+
+def test_the_same_status_again_under_its_key_is_the_same_request(hf: holdfast.Holdfast) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    hf.index.update_frame(frame, status="active", key="k")
+    hf.index.update_frame(frame, status="waiting")
+    assert hf.index.update_frame(frame, status="active", key="k").status == "waiting"
+    with pytest.raises(holdfast.KeyReused):
+        hf.index.update_frame(frame, status="waiting", key="k")
+
+
+def test_a_child_elsewhere_ends_also_after_the_lease_of_its_parents_scope_was_lost(hf: holdfast.Holdfast) -> None:
+    root = hf.index.push_frame("root", scope=ACTOR, limits=Limits(timeout_ms=1000))
+    hf.index.suspend_frame(hf.index.push_frame("asks", parent=root), "?")
+    away = hf.index.push_frame("away", parent=root, scope="actor/away")
+    hf.index.resume_actor(ACTOR, incarnation="1")
+    ports: Any = hf._ports
+    other = holdfast.Holdfast(assemble(ports.journal, ports.settings, ports.clock), owner=False)
+    other.index.resume_actor(ACTOR, incarnation="2")
+    other.index.release_actor(ACTOR)
+    with pytest.raises(holdfast.StaleEpoch):
+        hf.index.record_usage(root, 1)
+    assert hf.index.pop_frame(away).status == "completed"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda hf, f: hf.index.add_handle(f, "document", priority=["low"]),
+        lambda hf, f: hf.index.release_reservation(f, ["p"]),
+        lambda hf, f: hf.index.spend_reserved(f, 5, 1),
+        lambda hf, f: hf.index.pop_frame(f, ["completed"]),
+        lambda hf, f: hf.index.end_model_call(f, ["c"]),
+        lambda hf, f: hf.index.restore_handles(f, 5),
+        lambda hf, f: hf.index.update_frame(f, goal="g", expected_version="5"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(hf: holdfast.Holdfast, act: Act) -> None:
+    frame = hf.index.push_frame("f", scope=ACTOR)
+    with pytest.raises(InvalidValue):
+        act(hf, frame)

@@ -81,6 +81,10 @@ class Plan:
     apply: Callable[[Any], Any]
     owns: tuple[str, ...] = ()
     revokes: tuple[str, ...] = ()
+    settles: str | None = None
+    """Another scope, in whose inbox the end of a frame is noted."""
+    gone: frozenset[str] = frozenset()
+    """The frames that it ends."""
     inbox: bool = False
 
     @property
@@ -115,13 +119,19 @@ class Tree:
         self.now = 0
         self.spent: dict[str, int] = {}
         """By root: all that was ever recorded below it. No settlement may change the sum."""
+        self.gone: frozenset[str] = frozenset()
+        """Frames that count as ended, while somebody asks what if."""
         self.popped: list[str] = []
         """Frames in the order in which the last operation ended them."""
 
     # reading the tree
 
     def live(self, scope: str | None = None) -> list[Unit]:
-        return [unit for unit in self.units.values() if unit.status in LIVE and scope in (None, unit.scope)]
+        return [
+            unit
+            for unit in self.units.values()
+            if unit.status in LIVE and scope in (None, unit.scope) and unit.id not in self.gone
+        ]
 
     def children(self, unit: Unit, here: bool | None = None) -> list[Unit]:
         """Live children, oldest first; in the same scope, in others, or all."""
@@ -178,17 +188,26 @@ class Tree:
     def late_in(self, line: list[Unit]) -> bool:
         return any((until := self.runs_until(unit)) is not None and self.now > until for unit in line)
 
-    def set_clocks(self) -> None:
-        """Stop the clocks below which everything waits, and let the others run, root first, after each operation."""
-        for unit in sorted(self.live(), key=lambda unit: unit.depth):
-            still = unit.question is None and self.stands_still(unit)
-            if unit.deadline is None or still == (unit.stopped is not None):
-                continue
-            if still:
+    def wrong_clocks(self, scope: str, gone: frozenset[str] = frozenset()) -> list[Unit]:
+        """Frames whose clock runs although all below waits, or stands although it does not; root first."""
+        self.gone = gone
+        units = [
+            unit
+            for unit in self.live(scope)
+            if unit.deadline is not None
+            and (unit.question is None and self.stands_still(unit)) != (unit.stopped is not None)
+        ]
+        self.gone = frozenset()
+        return sorted(units, key=lambda unit: unit.depth)
+
+    def set_clocks(self, scope: str) -> None:
+        """Stop the clocks below which everything waits, and let the others run: after each operation of an owner."""
+        for unit in self.wrong_clocks(scope):
+            if unit.stopped is None:
                 unit.stopped = self.now
             else:
                 above = self.parent_here(unit)
-                unit.deadline = least(self.runs_until(unit), None if above is None else above.deadline)
+                unit.deadline = least(self.runs_until(unit), None if above is None else self.runs_until(above))
                 unit.stopped = None
             unit.at_error = False
 
@@ -385,7 +404,9 @@ class Tree:
             self.end(unit, status, (summary, error))
 
         below = {other.scope for other in doomed} - {unit.scope}
-        return Plan(apply, (unit.scope, *(below & {outer})), tuple(sorted(below - {outer})))
+        settles = None if outer in (unit.scope, *below) else outer
+        gone = frozenset(other.id for other in (*doomed, unit))
+        return Plan(apply, (unit.scope, *(below & {outer})), tuple(sorted(below - {outer})), settles, gone)
 
     def end(self, unit: Unit, status: str, words: tuple[str | None, str | None]) -> None:
         """End one frame: its parent takes over what it used, and goes on if nothing else is live below it."""

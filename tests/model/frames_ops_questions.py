@@ -13,6 +13,8 @@ from tests.model.frames_walk import SCOPES, Op, Walk
 
 def suspend(walk: Walk) -> Op:
     frame = some_frame(walk, lambda unit: unit.question is None)
+    if walk.random.random() < 0.2:
+        frame = some_frame(walk, lambda unit: unit.stopped is not None)
     kind = walk.random.choice((*KINDS, *KINDS, "quiz"))
     until = walk.clock.now_ms() + walk.random.choice((0, 10_000, 60_000)) if kind == "timer" else None
     if walk.random.random() < 0.05:
@@ -60,7 +62,10 @@ def suspend(walk: Walk) -> Op:
 
 
 def some_question(walk: Walk) -> str | None:
-    open_ones = [unit.question.id for unit in walk.model.live() if unit.question is not None]
+    units = walk.model.live()
+    if walk.random.random() < 0.15:  # One below another that waits, too.
+        units = [unit for unit in units if any(other.question is not None for other in walk.model.line(unit)[1:])]
+    open_ones = [unit.question.id for unit in units if unit.question is not None]
     if open_ones and walk.random.random() < 0.95:
         return walk.random.choice(open_ones)
     return walk.random.choice(walk.questions) if walk.questions else None
@@ -73,9 +78,9 @@ def answer(walk: Walk) -> Op | None:
     if question is None and token is None:
         return None
     words = some_words(walk)
-    if walk.said and walk.random.random() < 0.25:
+    if walk.said and walk.random.random() < 0.35:
         asked, token, words = walk.said[-1]  # Word for word, as somebody would who clicks twice, or says it by hand.
-        question, token = walk.random.choice(((asked, None), (None, token) if token else (asked, None)))
+        question, token = (None, token) if token and walk.random.random() < 0.7 else (asked, None)
     approve, payload, note = words
     return Op(
         "answer",
@@ -90,7 +95,9 @@ def answer(walk: Walk) -> Op | None:
 
 def some_words(walk: Walk) -> tuple[Any, ...]:
     """Yes, no, something else, or nothing, each with a note or without."""
-    approve, payload = walk.random.choice(((True, None), (False, None), (None, {"a": 1}), (True, "b"), (None, None)))
+    if walk.random.random() < 0.15:
+        return walk.random.choice((NOTHING, (None, None, "note")))
+    approve, payload = walk.random.choice(((True, None), (False, None), (None, {"a": 1}), (True, "b")))
     return approve, payload, walk.random.choice((None, "note"))
 
 
@@ -115,10 +122,12 @@ def resume(walk: Walk) -> Op | None:
         question, token = None, walk.random.choice((*walk.tokens[-4:], "forged"))
     if question is None and token is None:
         return None
-    words = walk.random.choice((None, some_words(walk), some_words(walk)))
-    words = None if words == NOTHING else words
-    how: dict[str, Any] = {} if words is None else dict(zip(("approve", "payload", "note"), words, strict=True))
+    said: tuple[Any, ...] | None = some_words(walk)
     unit = walk.model.asked(question) if question is not None else walk.model.with_token(str(token))
+    if said == NOTHING or walk.random.random() < (0.8 if unit and unit.question and unit.question.answer else 0.25):
+        said = None
+    words = said
+    how: dict[str, Any] = {} if words is None else dict(zip(("approve", "payload", "note"), words, strict=True))
     return Op(
         "resume",
         {"question": question, "token": token, **how},

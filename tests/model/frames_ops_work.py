@@ -18,7 +18,10 @@ def unlike(policy: str) -> str:
 
 
 def add_handle(walk: Walk) -> Op:
-    frame, handle = some_frame(walk), walk.random.choice(HANDLES)
+    frame = some_frame(walk, lambda unit: 0 < len(unit.handles) < len(HANDLES) or unit.at_error)
+    handle = walk.random.choice(HANDLES)
+    if walk.random.random() < 0.3:
+        frame = some_frame(walk, lambda unit: len(unit.handles) > 1)
     kind = walk.random.choice(("document", "url", "artifact") * 4 + ("thing",))
     priority = walk.random.choice((*SCORES, *SCORES, "huge"))
     tokens = walk.random.choice((None, 0, 10))

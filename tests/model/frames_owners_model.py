@@ -48,11 +48,22 @@ class Model(Questions):
 
     def written_as_owner(self, client: int, plan: Plan) -> list[str]:
         free = [scope for scope in plan.revokes if self.holder.get(scope) is None or self.thinks_it_owns(client, scope)]
-        return [*plan.owns, *free]
+        scopes = [*plan.owns, *free]
+        # Where a child only settles, the clocks are the owner's to note: whoever is none leaves them as they are.
+        if plan.settles is not None and self.notes_clocks(client, plan) and self.wrong_clocks(plan.settles, plan.gone):
+            scopes.append(plan.settles)
+        return scopes
+
+    def notes_clocks(self, client: int, plan: Plan) -> bool:
+        return plan.settles is not None and (
+            self.holder.get(plan.settles) is None or self.thinks_it_owns(client, plan.settles)
+        )
 
     def carry_out(self, client: int, plan: Plan, result: Any) -> None:
+        noted = [plan.settles] if plan.settles is not None and self.notes_clocks(client, plan) else []
         plan.apply(result)
-        self.set_clocks()
+        for scope in (*plan.owns, *plan.revokes, *noted):
+            self.set_clocks(scope)
         for scope in plan.revokes:
             if self.holder.get(scope) is not None and not self.thinks_it_owns(client, scope):
                 self.epoch[scope] = self.epoch.get(scope, 0) + 1

@@ -140,3 +140,25 @@ def test_doubtful_usage_is_not_negative(world: World) -> None:
     call = world.index.begin_model_call(frame)
     with pytest.raises(InvalidValue):
         world.index.end_model_call(frame, call, usage=0, doubtful=Usage(output=-40))
+
+
+def test_a_child_elsewhere_can_end_whoever_owns_the_stream_of_its_parent(world: World) -> None:
+    root = world.index.push_frame("root", scope=A)
+    world.index.suspend_frame(world.index.push_frame("asks", parent=root))
+    child = world.index.push_frame("elsewhere", parent=root, scope=B)
+    world.index.resume_actor(A, incarnation="one")
+    world.other.resume_actor(B, incarnation="two")
+    assert world.other.pop_frame(child).status == "completed"
+
+
+def test_a_clock_stops_when_the_last_one_at_work_ends(world: World) -> None:
+    index = world.index
+    root = index.push_frame("root", scope=A, limits=Limits(timeout_ms=100_000))
+    question = index.suspend_frame(index.push_frame("asks", parent=root)).question
+    at_work, before = index.push_frame("at work", parent=root), index.get_frame(root).deadline
+    world.clock.advance(30_000)
+    index.pop_frame(at_work)
+    world.clock.advance(50_000)
+    index.resume_frame(question, approve=True)
+    assert before is not None
+    assert index.get_frame(root).deadline == before + 50_000

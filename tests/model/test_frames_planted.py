@@ -26,7 +26,7 @@ from tests.model.test_budgets_concurrent import live_and_look_back
 from tests.model.test_frames_model import walk_once
 
 Patch = pytest.MonkeyPatch
-WALKS = 16
+WALKS = 32
 
 
 def spent_tokens_refunded(patch: Patch) -> None:

@@ -235,7 +235,7 @@ def resume(
         changed = change(ports, acting, (stream,), decide, key=answer_key(question.id), same=same)
     except KeyReused:
         raise AlreadyAnswered(f"Question {question.id} was answered already, in another way.") from None
-    if changed.repeated and changed.facts[-1][0] != "frame.resumed":
+    if changed.repeated and not any(name == "frame.resumed" for name, _ in changed.facts):
         return resume(ports, acting, frame_id)  # Somebody else gave the same answer meanwhile.
     return changed
 

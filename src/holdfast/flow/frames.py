@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.decide import lifecycle
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.errors import (
+    Conflict,
     Draining,
     DuplicateFrame,
     FrameEnded,
@@ -197,6 +198,8 @@ def on_frame(
 
 def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
     """Refuse an ended frame, and one that is not at the version somebody expects."""
+    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
+        raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
     if frame is None:
         status = str(row_of(ports, acting, frame_id)[1]["status"])
@@ -234,11 +237,8 @@ def update(
 
 
 def _given(status: str | None, limits: Limits | None, tokens: int | None) -> dict[str, Any]:
-    """The facts that a caller asked for; a status that the frame had already is none."""
-    facts = {"limits": limits, "granted": tokens}
-    if status is not None:
-        facts["status"] = status  # type: ignore[assignment]
-    return facts
+    """The facts that a caller asked for."""
+    return {"status": status, "limits": limits, "granted": tokens}
 
 
 def pop(
@@ -312,9 +312,11 @@ def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
 
 def _clocked(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
     """Clocks are the owner's to note: a child that settles in somebody else's stream leaves them to that one."""
-    inbox = all(event.type == "child.settled" for event in events)
-    if inbox and state.holder is not None and not ports.leases.holds(acting.tenant, stream):
-        return events
+    if all(event.type == "child.settled" for event in events):
+        try:
+            ports.leases.epoch(acting.tenant, stream, state)
+        except Conflict:
+            return events
     return with_clocks(state, events, ports.clock.now_ms())
 
 

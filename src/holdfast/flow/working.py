@@ -10,7 +10,7 @@ from holdfast.core.decide import amounts, budgets, calls, evidence
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow.change import Changed
 from holdfast.flow.frames import like, on_frame
-from holdfast.flow.showing import stream_of
+from holdfast.flow.showing import raw_id, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.calls import CallContent
@@ -81,7 +81,7 @@ def add_handle(
             content,
             frame=frame,
             kind=kind,
-            priority=PRIORITY_SCORE.get(priority),
+            priority=PRIORITY_SCORE.get(str(priority)),
             tokens=tokens,
             **({} if handle is None else {"handle": handle}),
         ),
@@ -311,6 +311,7 @@ def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
 
 def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
     """The call's id is the key of its outcome: one call has one."""
+    raw_id(call, "call")
     try:
         return on_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
     except KeyReused:

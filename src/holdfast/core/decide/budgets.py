@@ -65,6 +65,7 @@ def check_can_spend(frame: Frame) -> None:
 
 
 def _held(frame: Frame, purpose: str) -> int:
+    check_id(purpose, "purpose")
     held = frame.reservations.get(purpose)
     if held is None:
         known = ", ".join(sorted(frame.reservations)) or "none"

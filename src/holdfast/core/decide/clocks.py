@@ -32,8 +32,8 @@ def with_clocks(state: StreamState, drafts: Sequence[Draft], now: int) -> list[D
         if still and frame.stopped_at is None:
             marks.append(_mark(FrameUpdated(frame=frame.id, stopped_at=now)))
         elif not still and frame.stopped_at is not None:
-            bound = None if frame.parent is None else after.frames[frame.parent].deadline
-            bound = moved.get(frame.parent or "", bound) if bound is not None else None
+            above = None if frame.parent is None else after.frames[frame.parent]
+            bound = None if above is None else moved.get(above.id, running_deadline(above, now))
             moved[frame.id] = earliest(running_deadline(frame, now), bound) or 0
             marks.append(_mark(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True)))
     return [*drafts, *marks]

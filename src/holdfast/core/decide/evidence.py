@@ -33,7 +33,7 @@ def add_handle(
     check_id(handle_id, "handle")
     if kind not in KINDS:
         raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(KINDS)}.")
-    if priority not in PRIORITY_SCORE:
+    if not isinstance(priority, str) or priority not in PRIORITY_SCORE:
         raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
     if trust is not None and trust not in TRUST_LEVELS:
         raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
@@ -70,6 +70,7 @@ def remove_handles(
 
 def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Draft]:
     """Attach again what one removal or compaction detached."""
+    check_id(removal, "removal")
     frame = live_frame(state, frame_id)
     gone = tuple(name for name, handle in frame.handles.items() if handle.removed == removal)
     if not gone:

@@ -147,7 +147,7 @@ def update(
             raise Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
     facts = frames.FrameUpdated(
         frame=frame_id,
-        status=None if status == frame.status else status,
+        status=status,
         limits=limits,
         deadline=deadline,
         granted=tokens,
@@ -196,7 +196,7 @@ def pop(
     content: frames.OutcomeContent,
 ) -> Drafts:
     """The end of a frame. Failing or cancelling takes everything below it along, leaf first, wherever it lives."""
-    if status not in ENDED:
+    if not isinstance(status, str) or status not in ENDED:
         raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
     state = states[stream]
     frame = live_frame(state, frame_id)
