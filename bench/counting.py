@@ -68,10 +68,10 @@ def counting(journal: Any) -> Iterator[Counts]:
         yield counts
 
 
-def _lending(lend: Callable[[], Any], counts: Counts) -> Callable[[], Any]:
+def _lending(lend: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
     @contextmanager
-    def counted() -> Iterator[_Counted]:
-        with lend() as connection, _traced(connection, counts):
+    def counted(**how: Any) -> Iterator[_Counted]:
+        with lend(**how) as connection, _traced(connection, counts):
             yield _Counted(connection, counts)
 
     return counted

@@ -108,8 +108,9 @@ class IndexView(WorkView, QuestionsView):
         ended = frames.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
         if ended is None:
             return showing.frame_info(self._ports, self._acting, frame)
+        goal = self._ports.states.take_goal(self._acting.tenant, ended.stream, ended.frame.goal)
         return showing.describe(
-            self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content
+            self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )
 
     def get_frame(self, frame: str) -> FrameInfo:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.events.envelope import Draft, Event, Sealed, Source, StoredEvent, Trust
+from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
 from holdfast.records.rows import Found, Row, Value
@@ -147,6 +148,10 @@ class States(Protocol):
     def place(self, tenant: str, frame: str) -> str | None: ...
 
     def note_place(self, tenant: str, frame: str, stream: str) -> None: ...
+
+    def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None: ...
+
+    def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None: ...
 
     def locked(self, tenant: str, streams: Iterable[str]) -> AbstractContextManager[None]: ...
 

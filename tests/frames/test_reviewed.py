@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -318,6 +319,22 @@ def test_a_step_gives_what_it_will_give_again(hf: holdfast.Holdfast) -> None:
     for _ in range(2):
         with hf.frame("f", key="k") as frame:
             assert frame.run(lambda: {"a": (1, 2)}, key="s") == {"a": [1, 2]}
+
+
+@dataclasses.dataclass
+class Order:
+    """Something of the caller's own."""
+
+    number: int
+
+
+def test_records_are_taken_apart_wherever_they_are(hf: holdfast.Holdfast) -> None:
+    for _ in range(2):
+        with hf.frame("f", key="k", inputs=[Order(1), (2,)]) as frame:
+            assert frame.info().inputs == [{"number": 1}, [2]]
+            assert frame.run(lambda: {"orders": [Order(3)]}, key="s") == {"orders": [{"number": 3}]}
+    pushed = hf.index.push_frame("g", scope=ACTOR, inputs={"o": (Order(4), {"t": (5,)})})
+    assert hf.index.pop_frame(pushed) == hf.index.get_frame(pushed)
 
 
 def test_keys_of_children_steps_and_questions_do_not_meet(hf: holdfast.Holdfast) -> None:

@@ -15,22 +15,32 @@ from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import ERASED
 
 MOST_WORDS = 4_000
+DEEPEST = 200
+"""Far beyond what the codec takes, so that it is the codec that refuses."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-def plain(value: Any) -> Any:
-    """A value of the caller's as dict, list, str, int, float, bool or None."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value of the caller's as dict, list, str, int, float, bool or None, also inside lists and objects."""
+    kind = type(value)
+    if kind in _PLAIN or depth > DEEPEST:
+        return value
+    if kind is dict:
+        return {name: plain(item, depth + 1) for name, item in value.items()}
+    if kind is list or kind is tuple:
+        return [plain(item, depth + 1) for item in value]
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         try:
             return msgspec.to_builtins(value)
         except (TypeError, ValueError) as error:
-            raise InvalidValue(f"{type(value).__name__} cannot be stored: {error}. Give plain data instead.") from None
+            raise InvalidValue(f"{kind.__name__} cannot be stored: {error}. Give plain data instead.") from None
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         try:
             return dump(mode="json")
         except Exception as error:  # noqa: BLE001  it is the caller's own code
-            raise InvalidValue(f"{type(value).__name__} cannot be stored: {words(error)}. Give plain data.") from None
-    return list(value) if type(value) is tuple else value
+            raise InvalidValue(f"{kind.__name__} cannot be stored: {words(error)}. Give plain data.") from None
+    return value
 
 
 def is_record_type(kind: Any) -> bool:

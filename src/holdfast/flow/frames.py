@@ -90,6 +90,8 @@ def push(
         raise _parent_problem(ports, acting, parent) from None
     made: str = changed.last("frame.pushed").frame
     ports.states.note_place(acting.tenant, made, home)
+    if not changed.repeated:
+        ports.states.note_goal(acting.tenant, home, changed.version_of("frame.pushed"), content)
     return made
 
 

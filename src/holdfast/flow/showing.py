@@ -13,6 +13,7 @@ from holdfast.flow.change import state_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head
 from holdfast.records.events.envelope import ERASED, Content, Erased, Event
+from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import Frame, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.reports import Query
@@ -93,18 +94,22 @@ def describe(
     *,
     completed_at: int | None = None,
     outcome: Content | Erased | None = None,
+    goal: GoalContent | None = None,
 ) -> FrameInfo:
     """A frame as people see it; when it ended and what came of it are given for one that has."""
-    goal = event_at(ports, acting, stream, frame.goal)
+    words: Any = goal
+    if goal is None:
+        event = event_at(ports, acting, stream, frame.goal)
+        words = None if event is None else event.content
     return FrameInfo(
         id=frame.id,
         scope=stream,
         parent=frame.parent or frame.outer,
         depth=frame.depth,
         status=frame.status,
-        goal=field(goal, "goal"),
-        inputs=field(goal, "inputs"),
-        metadata=field(goal, "metadata"),
+        goal=_part(words, "goal"),
+        inputs=_part(words, "inputs"),
+        metadata=_part(words, "metadata"),
         tokens=frame.tokens,
         limits=frame.limits,
         usage=frame.usage,

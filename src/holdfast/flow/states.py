@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from holdfast.ambient import renew_in_child
+from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
 
 STRIPES = 256
@@ -26,6 +27,7 @@ class StateCache:
         self._capacity = capacity
         self._kept: OrderedDict[tuple[str, str], StreamState] = OrderedDict()
         self._places: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._goals: OrderedDict[tuple[str, str, int], GoalContent] = OrderedDict()
         self.after_fork()
         renew_in_child(self)
 
@@ -66,6 +68,7 @@ class StateCache:
         with self._mutex:
             self._kept.clear()
             self._places.clear()
+            self._goals.clear()
 
     def place(self, tenant: str, frame: str) -> str | None:
         """The stream that a frame lives in, for ever, if it is remembered."""
@@ -78,6 +81,19 @@ class StateCache:
                 self._places[tenant, frame] = stream
                 while len(self._places) > self._capacity * PLACES:
                     self._places.popitem(last=False)
+
+    def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
+        """Remember what a frame was pushed for, until it is asked for: most frames end where they were pushed."""
+        if self._capacity:
+            with self._mutex:
+                self._goals[tenant, stream, version] = goal
+                while len(self._goals) > self._capacity:
+                    self._goals.popitem(last=False)
+
+    def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None:
+        """What was remembered, once."""
+        with self._mutex:
+            return self._goals.pop((tenant, stream, version), None)
 
     def __len__(self) -> int:
         return len(self._kept)

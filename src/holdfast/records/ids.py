@@ -7,7 +7,6 @@ anything here, streams and versions do.
 
 from __future__ import annotations
 
-import base64
 import unicodedata
 
 from holdfast.errors import InvalidValue
@@ -17,8 +16,8 @@ MAX_KEY_BYTES = 512
 
 ULID_CHARS = 26
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_RFC4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_TO_CROCKFORD = bytes.maketrans(_RFC4648, _CROCKFORD)
+_PAIRS = tuple(chr(first) + chr(second) for first in _CROCKFORD for second in _CROCKFORD)
+_SHIFTS = range(120, -1, -10)
 _TO_DIGITS = bytes.maketrans(_CROCKFORD, b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _ENTROPY_BITS = 80
 _LIMIT = 1 << 128
@@ -27,8 +26,8 @@ _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 def ulid_text(raw: bytes) -> str:
     """The 26 characters of a 16-byte ULID."""
-    # Four zero bytes in front align the 128 bits to the right edge of 32 characters.
-    return base64.b32encode(b"\0\0\0\0" + raw)[6:].translate(_TO_CROCKFORD).decode("ascii")
+    number = int.from_bytes(raw, "big")
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def ulid_bytes(text: str) -> bytes:

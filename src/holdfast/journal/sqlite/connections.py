@@ -90,8 +90,11 @@ class Connections:
         return found
 
     @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
-        """A connection for reading; everything inside sees the same snapshot."""
+    def reading(self, *, once: bool = False) -> Iterator[apsw.Connection]:
+        """A connection for reading; everything inside sees the same snapshot.
+
+        `once` is for a single statement, read to its end: that is a snapshot of its own and needs no transaction.
+        """
         if self.pinned is not None:
             yield self.pinned
             return
@@ -99,9 +102,11 @@ class Connections:
         connection: apsw.Connection | None = None
         try:
             connection = self._borrow()
-            connection.execute("BEGIN")
+            if not once:
+                connection.execute("BEGIN")
             yield connection
-            connection.execute("COMMIT")
+            if not once:
+                connection.execute("COMMIT")
         except BaseException as error:
             if connection is not None:
                 discard(connection)

@@ -99,14 +99,14 @@ class SqliteJournal:
 
     # reading
 
-    def reading(self) -> AbstractContextManager[apsw.Connection]:
-        """A connection for reading, in one consistent transaction."""
-        return self.connections.reading()
+    def reading(self, *, once: bool = False) -> AbstractContextManager[apsw.Connection]:
+        """A connection for reading, in one consistent transaction, or for one statement."""
+        return self.connections.reading(once=once)
 
     def head(self, tenant: str, stream: str) -> Head | None:
-        with self.reading() as connection:
-            row = connection.execute(queries()["head"], (tenant, stream)).fetchone()
-        return None if row is None else _head(stream, row)
+        with self.reading(once=True) as connection:
+            rows = ask(connection, queries()["head"], (tenant, stream))
+        return _head(stream, rows[0]) if rows else None
 
     def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
         with self.reading() as connection:
@@ -149,21 +149,19 @@ class SqliteJournal:
             return bool(connection.changes())
 
     def renewals(self, tenant: str, stream: str) -> int:
-        with self.reading() as connection:
-            row = connection.execute(queries()["renewals"], (tenant, stream)).fetchone()
-        return 0 if row is None else int(row[0])
+        with self.reading(once=True) as connection:
+            rows = ask(connection, queries()["renewals"], (tenant, stream))
+        return int(rows[0][0]) if rows else 0
 
     def read(self, query: Query) -> list[StoredEvent]:
-        with self.reading() as connection:
-            tenant = self._tenant(connection, query.tenant)
-            if query.stream is None:
-                return _read_tenant(connection, tenant, query)
-            row = connection.execute(queries()["head"], (query.tenant, query.stream)).fetchone()
-            if row is None:
-                return []
-            name = "events_of_stream_backwards" if query.backwards else "events_of_stream"
-            rows = connection.execute(queries()[name], _bounds(query, tenant, row[0], _types(query)))
-            return [stored_event(found, query.tenant, query.stream) for found in rows]
+        if query.stream is None:
+            with self.reading() as connection:
+                return _read_tenant(connection, self._tenant(connection, query.tenant), query)
+        name = "events_of_stream_backwards" if query.backwards else "events_of_stream"
+        values = _bounds(query, query.tenant, query.stream, _types(query))
+        with self.reading(once=True) as connection:
+            rows = ask(connection, queries()[name], values)
+        return [stored_event(found, query.tenant, query.stream) for found in rows]
 
     def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
         with self.reading() as connection:
@@ -261,7 +259,7 @@ def _types(query: Query) -> str | None:
     return _JSON.encode(query.types).decode() if query.types else None
 
 
-def _bounds(query: Query, tenant: int, stream: int, types: str | None) -> tuple[Any, ...]:
+def _bounds(query: Query, tenant: int | str, stream: int | str, types: str | None) -> tuple[Any, ...]:
     until = _NEWEST if query.until is None else query.until
     return (tenant, stream, query.after, until, types, query.limit)
 

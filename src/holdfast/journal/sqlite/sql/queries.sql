@@ -97,13 +97,17 @@ SELECT * FROM suspended_frames WHERE tenant = ?1 AND frame_id IN (SELECT unhex(v
 
 -- name: events_of_stream
 SELECT e.* FROM events AS e
-WHERE e.tenant = ?1 AND e.stream = ?2 AND e.version > ?3 AND e.version <= ?4
+WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1)
+    AND e.stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ?1 AND s.name = ?2)
+    AND e.version > ?3 AND e.version <= ?4
     AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
 ORDER BY e.version LIMIT ?6
 
 -- name: events_of_stream_backwards
 SELECT e.* FROM events AS e
-WHERE e.tenant = ?1 AND e.stream = ?2 AND e.version > ?3 AND e.version <= ?4
+WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1)
+    AND e.stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ?1 AND s.name = ?2)
+    AND e.version > ?3 AND e.version <= ?4
     AND (?5 IS NULL OR e.event_type IN (SELECT value FROM json_each(?5)))
 ORDER BY e.version DESC LIMIT ?6
 
