@@ -1,0 +1,72 @@
+"""What the tests of blocks share: a client on a journal that can be full, and ways to look.
+
+Everything runs on clocks that are moved by hand: nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+from holdfast.connect import assemble
+from holdfast.journal.memory import MemoryJournal
+from holdfast.records.batches import Appended, Batch
+from holdfast.records.settings import Settings
+from holdfast.testing.clock import FrozenClock
+
+SCOPE = "actor/main"
+Holdfast = holdfast.Holdfast
+
+
+class Flaky:
+    """A journal whose disk can be full."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.error: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def append(self, batch: Batch) -> Appended:
+        if self.error is not None:
+            raise self.error
+        appended: Appended = self._journal.append(batch)
+        return appended
+
+
+def client(journal: Any = None, clock: FrozenClock | None = None) -> Holdfast:
+    return Holdfast(assemble(journal or MemoryJournal(), Settings(), clock or FrozenClock()))
+
+
+def holder(hf: Holdfast) -> str | None:
+    return hf.index.resume_actor(SCOPE).holder
+
+
+def name(hf: Holdfast) -> str:
+    return hf._ports.leases.name
+
+
+def kinds(hf: Holdfast) -> list[str]:
+    return [event.type for event in hf.journal.events(SCOPE)]
+
+
+def never() -> None:
+    raise AssertionError("this step is remembered and must not run")
+
+
+def torn() -> None:
+    raise KeyboardInterrupt
+
+
+class Watched(FrozenClock):
+    """While somebody waits by this clock, something happens."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def sleep(self, seconds: float) -> None:
+        self._happens()
+        super().sleep(seconds)

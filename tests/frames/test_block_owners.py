@@ -1,0 +1,181 @@
+"""One owner at a time: threads share a lease, processes watch each other, a fork owns nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import (
+    ActorBusy,
+    StaleEpoch,
+)
+from holdfast.flow import owning
+from holdfast.flow.leases import Leases
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing.clock import FrozenClock
+from tests.forked import in_child
+from tests.frames.blocks import SCOPE, Holdfast, Watched, client, holder, kinds, name, never
+
+
+def test_threads_share_the_lease_and_the_last_one_gives_it_back() -> None:
+    hf = client()
+    inside, done = threading.Barrier(3), threading.Event()
+
+    def work() -> None:
+        with hf.frame("job") as frame:
+            inside.wait(10)
+            done.wait(10)
+            frame.run(lambda: 1, key="a")
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(10)
+    assert (hf._ports.leases.users(), holder(hf)) == (2, name(hf))
+    done.set()
+    for thread in threads:
+        thread.join(10)
+    assert (kinds(hf).count("lease.taken"), kinds(hf).count("lease.released")) == (1, 1)
+    assert (holder(hf), list(hf.index.stack(SCOPE))) == (None, [])
+
+
+def test_a_thread_that_enters_while_another_leaves_gets_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = client()
+    errors: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            with hf.frame("second") as frame:
+                assert holder(hf) == name(hf)
+                frame.run(lambda: 1, key="a")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=enter)
+    original = Leases.left
+
+    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
+        if not thread.ident:
+            thread.start()
+            thread.join(0.2)  # It must not get in between giving the lease back and noting that.
+        original(self, tenant, stream, epoch)
+
+    monkeypatch.setattr(Leases, "left", left)
+    with hf.frame("first"):
+        pass
+    thread.join(10)
+    assert errors == []
+    assert (holder(hf), hf._ports.leases.users()) == (None, 0)
+
+
+def test_two_threads_that_leave_at_once_leave_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = client()
+    together, inside = threading.Barrier(2), threading.Barrier(2)
+    original = Leases.left
+
+    def left(self: Leases, tenant: str, stream: str, epoch: int) -> None:
+        try:
+            together.wait(0.2)
+        except threading.BrokenBarrierError:
+            pass
+        original(self, tenant, stream, epoch)
+
+    def work() -> None:
+        try:
+            with hf.frame("job"):
+                inside.wait(10)
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+
+    monkeypatch.setattr(Leases, "left", left)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert holder(hf) is None
+
+
+def test_the_second_client_of_a_file_waits_for_signs_of_life(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    journals = [SqliteJournal(path) for _ in range(3)]
+    first = client(journals[0])
+    block = first.frame("job", key="job")
+    block.open()
+    alive = client(journals[1], Watched(lambda: journals[0].renew("default", SCOPE, 1)))
+    busy = client(journals[1], Watched(lambda: block.run(lambda: 1, key="a")))
+    for watcher in (alive, busy):
+        with pytest.raises(ActorBusy):
+            watcher.frame("job", key="job").open()
+        assert holder(first) == name(first)
+    clock = FrozenClock()
+    second = client(journals[2], clock)
+    with second.frame("job", key="job") as mine:
+        assert clock.monotonic() >= 10, "it watched for as long as a lease lasts"
+        with pytest.raises(StaleEpoch):
+            block.run(never, key="b")
+        assert mine.run(never, key="a") == 1
+    block.leave(StaleEpoch(SCOPE, 1, 2))
+    assert mine.status == "completed"
+    for hf in (first, alive, busy, second):
+        hf.close()
+
+
+def test_whoever_was_quicker_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = MemoryJournal()
+    quick, slow = client(journal), client(journal)
+    block = quick.frame("job")
+    original = owning.await_free
+
+    def overtaken(ports: Any, acting: Any, stream: str) -> None:
+        original(ports, acting, stream)
+        if ports is slow._ports:
+            block.open()  # Both saw that nobody was there; this one came first.
+
+    monkeypatch.setattr(owning, "await_free", overtaken)
+    with pytest.raises(ActorBusy):
+        slow.frame("job").open()
+    block.run(lambda: 1, key="a")
+    block.leave()
+    assert block.status == "completed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_dead_process_is_followed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    holdfast.open(path).close()
+
+    def die() -> str:
+        block = holdfast.open(path).frame("job", key="job")
+        block.open()
+        return block.id
+
+    frame = in_child(die)
+    clock = FrozenClock()
+    with holdfast.open(path, clock=clock) as hf:
+        assert holder(hf) is not None
+        with hf.frame("job", key="job") as taken:
+            assert taken.id == frame
+        assert clock.monotonic() == 0, "nobody waits for the dead"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_owns_nothing_of_its_parent_s(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as hf:
+        with hf.frame("job") as frame:
+            _check_child(hf, frame)
+        assert (frame.status, kinds(hf).count("lease.taken")) == ("completed", 1)
+
+
+def _check_child(hf: Holdfast, frame: holdfast.Frame) -> None:
+    assert in_child(lambda: hf._ports.leases.users()) == "0"
+    assert in_child(lambda: frame.run(never, key="a")).startswith("NotOwner")
+    assert in_child(lambda: frame.leave()).startswith("NotOwner")
+    assert frame.run(lambda: 1, key="a") == 1

@@ -1,0 +1,114 @@
+"""Callbacks hear of commits, and a client that shuts down takes no new work."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import (
+    Draining,
+    HoldfastError,
+    InvalidValue,
+    Unavailable,
+)
+from holdfast.journal.memory import MemoryJournal
+from holdfast.records.events.envelope import Event
+from holdfast.testing.clock import FrozenClock
+from tests.frames.blocks import SCOPE, Watched, client, holder
+
+
+def test_callbacks_hear_of_commits_in_order_and_after_them() -> None:
+    journal = MemoryJournal()
+    hf, other = client(journal), client(journal)
+    heard: list[Event] = []
+
+    def hear(event: Event) -> None:
+        assert other.journal.version(event.stream) >= event.version, "it is committed already"
+        heard.append(event)
+
+    undo = hf.on("*", hear)
+    with hf.frame("job", tokens=10) as frame:
+        frame.spend(1, key="k")
+        frame.spend(1, key="k")
+        with pytest.raises(HoldfastError):
+            frame.reserve("x", 100)
+    stored = list(other.journal.events(SCOPE))
+    assert [(e.seq, e.version, e.id, e.type, e.facts) for e in heard] == [
+        (e.seq, e.version, e.id, e.type, e.facts) for e in stored
+    ]
+    undo()
+    undo()
+    hf.journal.append(SCOPE, "app.noted")
+    assert len(heard) == len(stored)
+
+
+def test_a_callback_that_fails_only_warns() -> None:
+    hf = client()
+    heard = []
+
+    def broken(event: Event) -> None:
+        raise ZeroDivisionError
+
+    hf.on("frame.pushed", broken)
+    hf.on("frame.*", lambda event: heard.append(event.type))
+    with pytest.warns(RuntimeWarning, match=r"frame\.pushed failed: ZeroDivisionError"), hf.frame("job") as frame:
+        pass
+    assert frame.status == "completed"
+    assert heard == ["frame.pushed", "frame.popped"]
+
+
+def test_callbacks_may_write_and_stay_within_their_tenant() -> None:
+    hf = client()
+    heard: list[str] = []
+    acme = hf.tenant("acme")
+    acme.on("app.*", lambda event: heard.append(event.tenant))
+    hf.on("app.asked", lambda event: hf.journal.append("s", "app.heard"))
+    hf.journal.append("s", "app.asked")
+    acme.journal.append("s", "app.asked")
+    assert heard == ["acme"]
+    assert [event.type for event in hf.journal.events("s")] == ["app.asked", "app.heard"]
+    for pattern in ("nothing.such", "zzz*", 1):
+        with pytest.raises(InvalidValue):
+            hf.on(pattern, print)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue):
+        hf.on("*", None)  # type: ignore[arg-type]
+
+
+def test_draining_takes_no_new_frames_and_waits_for_those_at_work() -> None:
+    clock = FrozenClock()
+    hf = client(clock=clock)
+    block = hf.frame("job", key="job")
+    block.open()
+    assert hf.drain(grace=2) == 1
+    assert 2 <= clock.monotonic() < 3
+    with pytest.raises(Draining):
+        hf.frame("new").open()
+    assert issubclass(Draining, Unavailable)
+    block.run(lambda: 1, key="a")
+    block.leave()
+    assert (block.status, hf.drain(grace=2), holder(hf)) == ("completed", 0, None)
+
+
+def test_draining_ends_as_soon_as_the_last_block_does() -> None:
+    hf = client(clock=Watched(lambda: block.leave()))
+    block = hf.frame("job")
+    block.open()
+    assert hf.drain() == 0
+    assert hf._ports.clock.monotonic() < 1
+
+
+def test_work_that_is_stopped_by_draining_stays_live_for_the_next_process() -> None:
+    journal = MemoryJournal()
+    hf = client(journal)
+    root = hf.frame("job", key="job")
+
+    def work() -> None:
+        with root:
+            hf.drain(0)
+            root.frame("child", key="c").open()
+
+    with pytest.raises(Draining):
+        work()
+    assert (root.status, holder(hf)) == ("active", None)
+    with client(journal).frame("job", key="job") as root, root.frame("child", key="c"):
+        pass
+    assert root.status == "completed"
