@@ -1,0 +1,188 @@
+"""The asyncio side has the members of the sync side, and they give the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.async_client import AsyncHoldfast
+from holdfast.async_frame import AsyncFrame
+from holdfast.async_index import AsyncIndexView
+from holdfast.client_frame import Frame
+from holdfast.client_index import IndexView
+from holdfast.errors import Refused
+from holdfast.records.resume import ActorResumeState, Asked
+from holdfast.testing.clock import FrozenClock, SeededIds
+from tests.frames_async.conftest import ACTOR, Test
+
+
+def _public(kind: type) -> dict[str, Any]:
+    return {name: member for name, member in inspect.getmembers_static(kind) if not name.startswith("_")}
+
+
+def _parameters(member: Any) -> list[tuple[Any, ...]]:
+    found = inspect.signature(member).parameters.values()
+    # A step's function may be async here, which is the one difference.
+    return [(p.name, p.kind, p.default, None if p.name == "fn" else p.annotation) for p in found]
+
+
+@pytest.mark.parametrize(("sync", "colour"), [(IndexView, AsyncIndexView), (Frame, AsyncFrame)])
+def test_both_sides_have_the_same_members_with_the_same_parameters(sync: type, colour: type) -> None:
+    one, other = _public(sync), _public(colour)
+    assert one.keys() == other.keys()
+    for name, member in one.items():
+        assert inspect.getdoc(other[name]), name
+        if not isinstance(member, property):
+            assert _parameters(member) == _parameters(other[name]), name
+    stay = {name for name, member in other.items() if isinstance(member, property)}
+    assert stay == ({"id", "scope"} if sync is Frame else set())
+    iterators = {name for name, member in other.items() if inspect.isasyncgenfunction(member)}
+    assert iterators == ({"questions", "stacks"} if sync is IndexView else set())
+    plain = {name for name, member in other.items() if name not in stay | iterators}
+    assert {name for name in plain if not inspect.iscoroutinefunction(other[name])} <= {"frame"}
+
+
+Said = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def _story() -> Generator[Said, Any, None]:
+    """Every operation of the index at least once, each with what the ones before gave."""
+
+    def op(name: str, *args: Any, **kwargs: Any) -> Said:
+        return name, args, kwargs
+
+    root = yield op("push_frame", "goal", scope=ACTOR, tokens=1000, key="root")
+    child = yield op("push_frame", "below", parent=root, tokens=100)
+    yield op("update_frame", child, goal="further below", metadata={"n": 1})
+    for name in ("get_frame", "ancestry"):
+        yield op(name, child)
+    for name in ("stack", "top_of_stack", "leaves"):
+        yield op(name, ACTOR)
+    yield op("stacks")
+    yield op("reserve", child, "search", 50)
+    yield op("spend_reserved", child, "search", 20)
+    yield op("release_reservation", child, "search")
+    yield op("record_usage", child, 5)
+    handle = yield op("add_handle", child, "document", target="a.txt", body="text")
+    removal = yield op("remove_handle", child, handle, reason="old")
+    yield op("restore_handles", child, removal)
+    yield op("handles", child)
+    yield op("add_result", child, "file", "a.txt", summary="done")
+    call = yield op("begin_model_call", child, model="m", request={"a": 1})
+    yield op("end_model_call", child, call, usage=7, finish="stop", response="hi")
+    call = yield op("begin_tool_call", child, "search", arguments={"q": 1})
+    yield op("end_tool_call", child, call, value=[1, 2])
+    asked = yield op("suspend_frame", child, "may I?", token=True)
+    yield op("questions")
+    yield op("question", asked.question)
+    yield op("reissue_token", asked.question)
+    yield op("answer", asked.question, approve=True, note="go on")
+    yield op("resume_frame", asked.question)
+    yield op("answer_to", ACTOR, asked.question)
+    yield op("sweep")
+    yield op("pop_frame", child, summary="ok", value=1)
+    yield op("resume_actor", ACTOR, incarnation="one")
+    yield op("release_actor", ACTOR)
+    yield op("pop_frame", root, "cancelled")
+
+
+def _comparable(value: Any) -> Any:
+    """Without what is secret or names a process."""
+    if isinstance(value, Asked):
+        return replace(value, token=None)
+    return replace(value, holder=None) if isinstance(value, ActorResumeState) else value
+
+
+async def _tell(index: Any, name: str, args: Any, kwargs: Any) -> Any:
+    made = getattr(index, name)(*args, **kwargs)
+    if inspect.isasyncgen(made):
+        return [item async for item in made]
+    return await made if inspect.isawaitable(made) else list(made) if inspect.isgenerator(made) else made
+
+
+async def _told(client: Any, crossings: Callable[[], int]) -> list[Any]:
+    story, told, sent = _story(), [], None
+    while True:
+        try:
+            name, args, kwargs = story.send(sent)
+        except StopIteration:
+            return told
+        before = crossings()
+        sent = await _tell(client.index, name, args, kwargs)
+        told.append((name, crossings() - before, None if name == "reissue_token" else _comparable(sent)))
+
+
+@pytest.mark.parametrize("url", ["memory:", "a.db"])
+@pytest.mark.filterwarnings("ignore:Holdfast waits for the disk")
+def test_every_operation_gives_the_same_and_crosses_once(url: str, tmp_path: Path) -> None:
+    def ambient() -> dict[str, Any]:
+        clock = FrozenClock()
+        return {"clock": clock, "ids": SeededIds(clock)}
+
+    def place(name: str) -> Any:
+        (tmp_path / name).mkdir()
+        return url if url == "memory:" else tmp_path / name / url
+
+    async def main() -> None:
+        with holdfast.open(place("sync"), **ambient()) as hf:
+            expected = await _told(hf, lambda: 1)
+        count = 0
+        async with holdfast.open_async(place("async"), **ambient()) as other:
+            cross = other._threads._cross
+
+            async def counted(*args: Any) -> Any:
+                nonlocal count
+                count += 1
+                return await cross(*args)
+
+            other._threads._cross = counted  # type: ignore[method-assign]
+            told = await _told(other, lambda: count)
+        assert [(name, value) for name, _, value in told] == [(name, value) for name, _, value in expected]
+        assert {crossed for _, crossed, _ in told} == {1}
+        assert {name for name, _, _ in told} == _public(IndexView).keys()
+
+    asyncio.run(main())
+
+
+def test_iterators_go_on_past_a_page(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.async_questions.PAGE", 2)
+
+    async def test(hf: AsyncHoldfast) -> None:
+        for n in range(5):
+            frame = await hf.index.push_frame("goal", scope=f"actor/a{n}")
+            await hf.index.suspend_frame(frame, "why?")
+        assert len([asked async for asked in hf.questions()]) == 5
+        assert [scope async for scope, _ in hf.index.stacks()] == [f"actor/a{n}" for n in range(5)]
+
+    play(test)
+
+
+def test_a_block_has_everything_that_a_sync_one_has(play: Callable[[Test], None]) -> None:
+    async def test(hf: AsyncHoldfast) -> None:
+        async with hf.frame("goal", key="k", tokens=100, inputs={"a": 1}) as frame:
+            assert (frame.scope, await frame.status(), await frame.left()) == (ACTOR, "active", 100)
+            await frame.spend(10)
+            await frame.reserve("later", 30)
+            assert (await frame.tokens()).used == 10
+            assert await frame.left() == 60
+            await frame.release("later")
+            handle = await frame.attach("document", target="a.txt")
+            assert await frame.detach(handle) is not None
+            assert (await frame.limits()).tool_calls == 50
+            assert await frame.result({"n": 1}, summary="ok") == {"n": 1}
+        assert (await frame.info()).summary == "ok"
+        assert await frame.value(dict[str, int]) == {"n": 1}
+        async with hf.frame("goal", key="k", tokens=100, inputs={"a": 1}) as again:
+            assert (again.id, await again.status()) == (frame.id, "completed")
+            with pytest.raises(Refused):
+                await again.open()
+        assert repr(again).startswith("AsyncFrame('goal'")
+
+    play(test)
