@@ -240,10 +240,8 @@ class Block:
             frames.pop(self._ports, self._acting, self.id, status, content)
             return
         leases, place = self._ports.leases, (self._acting.tenant, self._stream)
-        with (
-            self._ports.observers.later(),
-            leases.taking(*place),
-        ):  # Another thread must not count on a lease that is being given back.
+        # Another thread must not count on a lease that is being given back.
+        with self._ports.observers.later(), leases.taking(*place):
             release = bool(leases.released(*place, self._epoch))
             frames.pop(self._ports, self._acting, self.id, status, content, release=self._epoch if release else None)
             if release:

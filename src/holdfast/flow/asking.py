@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts
@@ -23,7 +24,7 @@ from holdfast.flow.frames import check_live, like, on_frame
 from holdfast.flow.showing import current, question_row, raw_id, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
-from holdfast.records.events.envelope import ERASED, Draft
+from holdfast.records.events.envelope import ERASED, Draft, Event
 from holdfast.records.frames import Question, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.resume import Answer, Asked
@@ -77,12 +78,23 @@ def suspend(
         ids = [ulid_text(ports.ids.ulid()) for _ in under]
         return rules.suspend(state, facts, content, subtree=subtree, release=release, below=ids, leave_away=leave_away)
 
-    same = like("frame.suspended", content, frame=frame_id, kind=kind)
-    changed = on_frame(ports, acting, frame_id, decide, key=key, same=same)
+    changed = on_frame(ports, acting, frame_id, decide, key=key, same=_same_question(frame_id, kind, call, content))
     question: str = changed.last("frame.suspended").question
     if changed.repeated and secret is not None:
         secret = new_token(ports, acting, question)
     return Asked(question=question, frame=frame_id, token=secret, repeated=changed.repeated)
+
+
+def _same_question(
+    frame_id: str, kind: str, call: str | None, content: frames.QuestionContent
+) -> Callable[[list[Event]], bool]:
+    """Whether a key stands for this question. One about a torn call is known by the call: its words are ours."""
+    if call is None:
+        return like("frame.suspended", content, frame=frame_id, kind=kind)
+    return lambda events: any(
+        event.type == "frame.suspended" and (event.facts.frame, event.facts.call) == (frame_id, call)
+        for event in events
+    )
 
 
 def new_token(ports: Ports, acting: Acting, question: str) -> str | None:
