@@ -41,7 +41,7 @@ from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints
-from tests.scale import SOAK, seeded, volume
+from tests.scale import seeded, volume
 
 SCOPE = "actor/main"
 ELSEWHERE = "actor/helper"
@@ -381,13 +381,11 @@ def test_a_job_of_three_levels_in_blocks(policy: str, approves: bool) -> None:
 
 def test_a_job_of_three_levels_in_blocks_on_a_file(quick_path: Path) -> None:
     numbers = itertools.count()
-    # What is on disk changes only with an append; the soak dies at the reads between them as well.
     rows = torture(
         lambda: SqliteJournal(quick_path / f"{next(numbers)}.db", durability="fast"),
         blocks("ask"),
         settled("ask"),
         approves=False,
-        only="append" if volume(1, 0) else "",
     )
     assert set(rows) == set(ROWS)
 
@@ -642,7 +640,7 @@ def test_every_operation_is_killed_here() -> None:
     assert {name.split()[0] for name in (*OPS, *REPEATS)} == every
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite"] if SOAK else ["memory"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", OPS)
 def test_an_operation_happens_or_does_not(name: str, backend: str, quick_path: Path) -> None:
     op, numbers = OPS[name], itertools.count()
