@@ -169,6 +169,9 @@ def test_the_transition_table(hf: holdfast.Holdfast) -> None:
         with pytest.raises(InvalidTransition):
             hf.index.update_frame(frame, status=status)
     hf.index.resume_frame(question, approve=True)
+    hf.index.update_frame(frame, status="waiting")
+    hf.index.resume_frame(hf.index.suspend_frame(frame, "?").question, approve=True)
+    assert hf.index.get_frame(frame).status == "waiting"
     child = hf.index.push_frame("child", parent=frame)
     with pytest.raises(HasLiveChildren):
         hf.index.update_frame(frame, status="active")

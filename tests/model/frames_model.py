@@ -42,6 +42,7 @@ class Wait:
     token: str | None = None
     within: str | None = None
     answer: tuple[Any, ...] | None = None
+    prior: str = "active"
 
 
 @dataclass

@@ -75,6 +75,7 @@ class Questions(Work):
             wait.released = max(0, unit.granted - unit.used - self.lent(unit))
             if wait.released:
                 parent.at_error = False
+        wait.prior = "active" if self.children(unit) else unit.status
         unit.status, unit.question, unit.at_error = "suspended", wait, False
 
     def retoken(self, question: str, token: str, expires_ms: int | None = None) -> None:
@@ -211,8 +212,9 @@ class Questions(Work):
             if parent is not None and other.question.released:
                 parent.at_error = False
         for other in woken:
-            other.question, other.at_error = None, False
-            other.status = "waiting" if self.children(other) else "active"
+            assert other.question is not None
+            prior, other.question, other.at_error = other.question.prior, None, False
+            other.status = "waiting" if self.children(other) else prior
 
 
 def nothing_new(_: Any) -> None:

@@ -72,11 +72,16 @@ def suspend(
     lent = {other.id: other.lent for other in state.frames.values()}
     for other, question in zip(under, below, strict=True):
         nested = frames.FrameSuspended(
-            frame=other.id, question=question, kind=facts.kind, prior=other.status, within=facts.question
+            frame=other.id, question=question, kind=facts.kind, prior=_prior(state, other), within=facts.question
         )
         drafts.append(_suspended(other, nested, None, lent, release))
-    drafts.append(_suspended(frame, replace(facts, prior=frame.status), content, lent, release))
+    drafts.append(_suspended(frame, replace(facts, prior=_prior(state, frame)), content, lent, release))
     return drafts
+
+
+def _prior(state: StreamState, frame: Frame) -> str:
+    """The status to return to. Waiting for children is no status of its own: they may have ended by then."""
+    return "active" if has_live_children(state.frames, frame) else frame.status
 
 
 def _suspended(
@@ -197,7 +202,7 @@ def _resume(
     facts = frames.FrameResumed(
         frame=frame.id,
         question=question.id,
-        status="waiting" if has_live_children(state.frames, frame) else "active",
+        status="waiting" if has_live_children(state.frames, frame) else question.prior,
         parent=frame.parent,
         reserved_again=question.released,
         deadline=None if deadline == frame.deadline else deadline,
