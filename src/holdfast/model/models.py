@@ -1,0 +1,156 @@
+"""What is known about models by their names: provider, tokenizer, window, and what to keep free for the reply.
+
+A name is looked up by its longest known beginning, after the names of those who host it are taken
+off, so `openai/gpt-4o-2024-08-06`, `ft:gpt-4o-mini:shop::1` and `us.anthropic.claude-sonnet-4-5-…`
+are found. A model that is not known gets a window that nearly all have, and an upper estimate.
+
+The reply's reserve is the longest reply that the model gives, but at most a quarter of the window:
+a reply is rarely that long, and a window must hold a conversation. Where a provider takes less than
+the rest as input, the reserve is larger, so that `input_budget` is always something it accepts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.model.families import ESTIMATE, FAMILIES, Family
+from holdfast.model.tokenizers import DEFAULT, tokenizer
+from holdfast.ports import Tokenizer
+from holdfast.records.models import ModelInfo
+
+UNKNOWN_WINDOW = 128_000
+"""Assumed of a model that is not known: the smallest that is usual."""
+UNKNOWN_REPLY = 16_384
+_HOSTS = re.compile(
+    r"^(?:[a-z-]+\.)?(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
+)
+_FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
+
+
+def _reserve(window: int, reply: int, most_input: int | None = None) -> int:
+    return max(min(reply, window // 4), 0 if most_input is None else window - most_input)
+
+
+def _info(prefix: str, row: Family) -> ModelInfo:
+    provider, counted, window, reply, *most = row
+    reserve = _reserve(window, reply, most[0] if most else None)
+    return ModelInfo(name=prefix, provider=provider, tokenizer=counted, window=window, reply_reserve=reserve)
+
+
+_TABLE = {prefix: _info(prefix, row) for prefix, row in FAMILIES.items()}
+_added: dict[str, ModelInfo] = {}
+
+
+def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:
+    """What is known about a model; `overrides` are the caller's own window, reply_reserve, tokenizer or provider."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidValue(f"A model is given by its name, not as {type(name).__name__}.")
+    found = _found(name or "")
+    return _valid(_overridden(found, overrides)) if overrides else found
+
+
+@lru_cache(maxsize=256)
+def _found(name: str) -> ModelInfo:
+    if not name.strip():
+        # Nobody said for which model: counted as for OpenAI's, without a claim.
+        return _unknown("", DEFAULT)
+    plain = _plain(name)
+    prefix = max((known for known in (*_TABLE, *_added) if _begins(plain, known)), key=len, default=None)
+    if prefix is None:
+        return _unknown(name, ESTIMATE)
+    return msgspec.structs.replace(_added.get(prefix) or _TABLE[prefix], name=name)
+
+
+def register_model(
+    prefix: str,
+    *,
+    window: int,
+    reply_reserve: int | None = None,
+    tokenizer: str = ESTIMATE,
+    provider: str = "other",
+) -> ModelInfo:
+    """Make models known in this process whose names begin so; takes the place of what was known under this prefix."""
+    plain = _plain(prefix)
+    if not plain:
+        raise InvalidValue("A model's name, or its beginning, must not be empty.")
+    if reply_reserve is None and type(window) is int:
+        reply_reserve = _reserve(window, UNKNOWN_REPLY)
+    added = ModelInfo(
+        name=plain, provider=provider, tokenizer=tokenizer, window=window, reply_reserve=reply_reserve or 0
+    )
+    _added[plain] = _valid(added)
+    _found.cache_clear()
+    return added
+
+
+class KnownModels:
+    """The table above as a port, with the tokenizer that a client was opened with in place of every other."""
+
+    def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
+        self._given = None if given is None else tokenizer(given)
+
+    def info(self, model: str | None) -> ModelInfo:
+        """What is known about a model."""
+        found = model_info(model)
+        return found if self._given is None else msgspec.structs.replace(found, tokenizer=self._given.name)
+
+    def tokenizer(self, name: str | None = None) -> Tokenizer:
+        """A tokenizer by the name that `info` or a stored count has."""
+        if self._given is not None and name in (None, self._given.name):
+            return self._given
+        return tokenizer(name)
+
+
+def _plain(name: str) -> str:
+    """A name without those who host it, in the table's spelling."""
+    name = name.strip().lower().rsplit("/", 1)[-1].removeprefix("ft:").removeprefix("meta-")
+    return _HOSTS.sub("", name, count=1).replace(".", "-").replace("_", "-")
+
+
+def _begins(name: str, prefix: str) -> bool:
+    """Whether a name is of this family: gpt-4-1 is not the beginning of gpt-4-1106, nor gpt-4 of gpt-4o."""
+    if not name.startswith(prefix):
+        return False
+    rest = name[len(prefix) :]
+    return not (rest and prefix[-1].isdigit() and rest[0].isalnum())
+
+
+def _unknown(name: str, counted: str) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        provider="other",
+        tokenizer=counted,
+        window=UNKNOWN_WINDOW,
+        reply_reserve=UNKNOWN_REPLY,
+        known=False,
+    )
+
+
+def _overridden(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
+    strange = set(overrides) - _FIELDS
+    if strange:
+        raise InvalidValue(f"A model has no {', '.join(sorted(strange))}. It has {', '.join(sorted(_FIELDS))}.")
+    given = dict(overrides)
+    window = given.get("window")
+    if type(window) is int and "reply_reserve" not in given:
+        # A smaller window keeps no more free than a quarter of itself.
+        given["reply_reserve"] = _reserve(window, found.reply_reserve)
+    return msgspec.structs.replace(found, **given)
+
+
+def _valid(info: ModelInfo) -> ModelInfo:
+    whole = type(info.window) is int and type(info.reply_reserve) is int
+    if not whole or not 0 <= info.reply_reserve < info.window:
+        raise InvalidValue(
+            f"{info.name or 'This model'} cannot have a window of {info.window!r:.40} tokens of which "
+            f"{info.reply_reserve!r:.40} are for the reply. Give whole numbers, the window the larger."
+        )
+    if not (isinstance(info.tokenizer, str) and info.tokenizer and isinstance(info.provider, str) and info.provider):
+        raise InvalidValue("A model's tokenizer and provider are names. Give a function with open(tokenizer=…).")
+    return info
