@@ -1,0 +1,142 @@
+"""Calls and results stay together, in every list of messages that anyone is shown.
+
+Windows, summaries, imports, resumes, branches and exports all go through `repaired`. After it each
+call has exactly one result, directly behind its assistant message and before anything else; nothing
+is empty; and what was valid already is the same objects in the same order. What it does is reported
+one by one, so that a strict caller can refuse instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.matching import Matching, Place, matched
+from holdfast.core.soundness import sound, with_results
+from holdfast.records.messages import INTERRUPTED, Message, Repair, ToolCallRequest, ToolCallResult
+
+OpenCalls = Literal["interrupted", "keep"]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """Messages that are kept or dropped together, by their indexes: one message, or a call with its results."""
+
+    indexes: tuple[int, ...]
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A valid list, and what had to be done for it."""
+
+    messages: list[Message]
+    repairs: list[Repair]
+
+
+def rounds(messages: Sequence[Message]) -> list[Round]:
+    """Every message in exactly one round; a tool message goes with the call that its first result answers."""
+    calls = matched(messages).calls()
+    members: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        owner = index
+        if message.role == "tool":
+            places = (calls.get((index, position)) for position in range(len(message.tool_results)))
+            owner = next((place[0] for place in places if place is not None), index)
+        members.setdefault(owner, []).append(index)
+    # By age of the oldest message in it: an early result is before its call.
+    return sorted((Round(tuple(sorted(found))) for found in members.values()), key=lambda each: each.indexes)
+
+
+def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> Repaired:
+    """The list made valid. `keep` leaves calls open that a running conversation is still waiting for."""
+    repairs: list[Repair] = []
+    given, whole = _sound(messages, repairs)
+    found = matched(whole)
+    for (index, position), problem in found.refused.items():
+        which = _id(whole[index].tool_results[position])
+        why = "its call has another" if problem == "duplicate_result" else "no call before it has this id"
+        repairs.append(Repair(index=given[index], problem=problem, done=f"dropped the result {which}: {why}"))
+    live = _newest_open(whole) if open_calls == "keep" else -1
+    kept: list[Message] = []
+    for index, message in enumerate(whole):
+        if message.role != "tool":
+            kept.append(message)
+            if message.tool_calls:
+                kept += _results_of(whole, index, found, given, repairs, fill=index != live)
+    repairs.sort(key=lambda repair: repair.index)
+    return Repaired(kept, repairs)
+
+
+def problems(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> list[Repair]:
+    """What `repaired` would do, for those who would rather refuse a broken list."""
+    return repaired(messages, open_calls=open_calls).repairs
+
+
+def interrupted(call: ToolCallRequest) -> Message:
+    """The message that stands for the result of a call that was torn."""
+    result = ToolCallResult(
+        tool_call_id=call.id, provider_id=call.provider_id, result=INTERRUPTED, is_error=True, interrupted=True
+    )
+    return Message(role="tool", tool_results=(result,), synthetic=True)
+
+
+def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int], list[Message]]:
+    """Each message valid in itself: where it was in the given list, and what is left of it."""
+    given: list[int] = []
+    whole: list[Message] = []
+    for index, message in enumerate(messages):
+        left, wrong = sound(message)
+        repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
+        if left is not None:
+            given.append(index)
+            whole.append(left)
+    return given, whole
+
+
+def _newest_open(messages: Sequence[Message]) -> int:
+    """The message whose calls may still be answered: an assistant's that nothing but results follow; else -1."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role != "tool":
+            return index if messages[index].role == "assistant" else -1
+    return -1
+
+
+def _results_of(
+    messages: Sequence[Message], index: int, found: Matching, given: list[int], repairs: list[Repair], *, fill: bool
+) -> list[Message]:
+    """The results of one assistant message, as the messages that follow it."""
+    calls = messages[index].tool_calls
+    places = [found.answers.get((index, position)) for position in range(len(calls))]
+    behind = index + 1
+    while behind < len(messages) and messages[behind].role == "tool":
+        behind += 1
+    broken = fill and None in places
+    for call, place in zip(calls, places, strict=True):
+        if place is None and fill:
+            done = f"added an interrupted result for {call.name} {call.id or call.provider_id or ''}".rstrip()
+            repairs.append(Repair(index=given[index], problem="missing_result", done=done))
+        elif place is not None and not index < place[0] < behind:
+            broken = True
+            done = f"moved the result of {call.name} behind its call"
+            repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
+    if not broken:
+        # All are there: the order in which they came is as good as the order of the calls.
+        return _carried(messages, sorted(place for place in places if place is not None))
+    shown: list[Message] = []
+    for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
+        if missing:
+            shown += [interrupted(call) for call, _ in run if fill]
+        else:
+            shown += _carried(messages, [place for _, place in run if place is not None])
+    return shown
+
+
+def _carried(messages: Sequence[Message], places: list[Place]) -> list[Message]:
+    """These results in this order, in the messages they came in as far as that is possible."""
+    runs = groupby(places, key=lambda place: place[0])
+    return [with_results(messages[index], [position for _, position in run]) for index, run in runs]
+
+
+def _id(result: ToolCallResult) -> str:
+    return result.provider_id or result.tool_call_id or "without an id"

@@ -1,0 +1,175 @@
+"""Messages made to fit by leaving out the middle of what is long, never by tearing a call from its result.
+
+Tool outputs give way first, then texts, and the arguments of calls only if nothing else helps. Each keeps
+its beginning and its end around a marker that says how much is missing. Images, files and reasoning stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.matching import matched
+from holdfast.core.soundness import changed, with_calls, with_results
+from holdfast.core.wire.calls import json_text
+from holdfast.core.wire.parts import is_parts
+from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
+
+Count = Callable[[Message], int]
+What = Literal["results", "text", "arguments", "calls"]
+_ORDER: tuple[What, ...] = ("results", "text", "arguments")
+SHORTENED = "SHORTENED_JSON"
+"""Under this name stands what is left of arguments, as text: no tool takes it, should a model write so itself."""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """What was left out of one message: characters of results, text or arguments, or calls with their results."""
+
+    index: int
+    """Which message of the window, from 0."""
+    what: What
+    left_out: int
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """Messages after shortening. They fit if `tokens` does; else they are as short as they can get."""
+
+    messages: list[Message]
+    cuts: tuple[Cut, ...]
+    tokens: int
+
+
+def marker(left_out: int) -> str:
+    """What stands in the place of characters that were left out."""
+    return f"[… {left_out} characters left out …]"
+
+
+def cut(text: str, keep: int) -> tuple[str, int]:
+    """A text with only `keep` of its characters, from both ends, and how many are missing; whole if not shorter so."""
+    left_out = len(text) - keep
+    if left_out <= 0 or left_out <= len(between := marker(left_out)):
+        return text, 0
+    head = (keep + 1) // 2
+    return f"{text[:head]}{between}{text[head + left_out :]}", left_out
+
+
+def fitted(messages: Sequence[Message], room: int, count: Count) -> Fitted:
+    """The messages of one round in at most `room` tokens if shortening can do that, with as much kept as fits."""
+    form = least = Fitted(list(messages), (), sum(map(count, messages)))
+    if form.tokens <= room:
+        return form
+    for what in _ORDER:
+        shortest = _shortened(form, what, 0, count)
+        if shortest.tokens <= room:
+            return _longest(form, what, room, count, shortest)
+        least = min(least, shortest, key=lambda each: each.tokens)
+        form = shortest
+    return least
+
+
+def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
+    """An assistant message with only its newest calls, so that with their results they are at most `most` messages."""
+    asked, answers = messages[0], matched(messages).answers
+    holders: set[int] = set()
+    first = len(asked.tool_calls)
+    while first and len(holders | {answers[0, first - 1][0]}) < most:
+        first -= 1
+        holders.add(answers[0, first][0])
+    if not holders:
+        return None
+    calls = range(first, len(asked.tool_calls))
+    kept = [with_calls(asked, calls)]
+    for index in sorted(holders):
+        positions = sorted(answers[0, call][1] for call in calls if answers[0, call][0] == index)
+        kept.append(with_results(messages[index], positions))
+    return Fitted(kept, (Cut(index=0, what="calls", left_out=first),), 0)
+
+
+def _longest(form: Fitted, what: What, room: int, count: Count, shortest: Fitted) -> Fitted:
+    """The most that can be kept of what gives way. However long it is, little more than what fits is counted."""
+    best, low, high = shortest, 0, max(room, 16)
+    longest = max(cut.left_out for cut in shortest.cuts)
+    while high < longest and (tried := _shortened(form, what, high, count)).tokens <= room:
+        best, low, high = tried, high, high * 2
+    while high - low > 4 + low // 128:
+        middle = (low + high) // 2
+        tried = _shortened(form, what, middle, count)
+        if tried.tokens <= room:
+            best, low = tried, middle
+        else:
+            high = middle
+    return best
+
+
+def _shortened(form: Fitted, what: What, keep: int, count: Count) -> Fitted:
+    """Every output or text of more than `keep` characters cut down to that."""
+    shown: list[Message] = []
+    cuts = list(form.cuts)
+    tokens = form.tokens
+    for index, message in enumerate(form.messages):
+        shorter, left_out = _WITHOUT[what](message, keep)
+        if left_out:
+            cuts.append(Cut(index=index, what=what, left_out=left_out))
+            tokens += count(shorter) - count(message)
+        shown.append(shorter)
+    return Fitted(shown, tuple(cuts), tokens)
+
+
+def _without_results(message: Message, keep: int) -> tuple[Message, int]:
+    left_out = 0
+    results: list[ToolCallResult] = []
+    for result in message.tool_results:
+        value, missing = _cut_value(result.result, keep)
+        left_out += missing
+        results.append(msgspec.structs.replace(result, result=value) if missing else result)
+    return (changed(message, tool_results=tuple(results)), left_out) if left_out else (message, 0)
+
+
+def _without_text(message: Message, keep: int) -> tuple[Message, int]:
+    if isinstance(message.content, str):
+        content: Any
+        content, left_out = cut(message.content, keep)
+    else:
+        content, left_out = _cut_parts(message.content or [], keep)
+    return (changed(message, content=content), left_out) if left_out else (message, 0)
+
+
+def _without_arguments(message: Message, keep: int) -> tuple[Message, int]:
+    left_out = 0
+    calls: list[ToolCallRequest] = []
+    for call in message.tool_calls:
+        text, missing = cut(call.arguments, keep)
+        shorter = json_text({SHORTENED: text})
+        helps = len(shorter) < len(call.arguments)
+        left_out += missing if helps else 0
+        calls.append(msgspec.structs.replace(call, arguments=shorter) if helps else call)
+    return (changed(message, tool_calls=tuple(calls)), left_out) if left_out else (message, 0)
+
+
+def _cut_value(value: Any, keep: int) -> tuple[Any, int]:
+    if is_parts(value):
+        return _cut_parts(value, keep)
+    return cut(value if isinstance(value, str) else json_text(value), keep)
+
+
+def _cut_parts(parts: list[Part], keep: int) -> tuple[list[Part], int]:
+    shown: list[Part] = []
+    left_out = 0
+    for part in parts:
+        text = part.get("text")
+        if part.get("type") in ("text", "refusal") and isinstance(text, str):
+            shorter, missing = cut(text, keep)
+            left_out += missing
+            shown.append({**part, "text": shorter} if missing else part)
+        else:
+            shown.append(part)
+    return shown, left_out
+
+
+_WITHOUT: dict[What, Callable[[Message, int], tuple[Message, int]]] = {
+    "results": _without_results,
+    "text": _without_text,
+    "arguments": _without_arguments,
+}

@@ -1,0 +1,175 @@
+"""Windows for those who keep their own list of messages: hand it in, get back what fits, keep the list.
+
+    client.chat.completions.create(model=model, messages=holdfast.sliding(history, max_tokens=8_000, model=model))
+
+The list holds messages of OpenAI's chat completions as dicts or a provider's objects, or holdfast's own
+`Message`. What comes back is a list of the same kind, with the very same objects wherever nothing had to
+be changed, and its `window` says what was left out, shortened or repaired. Nothing is stored anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.conversation import Bounds, Conversation, bounds
+from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens
+from holdfast.core.summarising import planned, with_summary
+from holdfast.core.windows import Window, slid
+from holdfast.core.wire import openai
+from holdfast.core.wire.notes import Notes
+from holdfast.errors import InvalidValue, SummaryFailed
+from holdfast.model.calling import Counter
+from holdfast.model.models import model_info
+from holdfast.model.summarizers import summarizer
+from holdfast.model.tokenizers import tokenizer as tokenizer_of
+from holdfast.ports import Tokenizer
+from holdfast.records.messages import Message, Repair
+
+T = TypeVar("T")
+Counting = str | Tokenizer | Callable[[str], int]
+
+SUMMARY_TOKENS = 1_000
+"""How long a summary may be at most, unless a limit in tokens says less."""
+
+
+class Windowed(list[T], Generic[T]):
+    """The messages that fit, as a list to hand on; `window` says what was done for it."""
+
+    def __init__(self, messages: Sequence[T], window: Window) -> None:
+        super().__init__(messages)
+        self.window = window
+
+
+def sliding(
+    messages: Sequence[T],
+    *,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    model: str | None = None,
+    tokenizer: Counting | None = None,
+) -> Windowed[T]:
+    """The first instructions and the newest whole rounds that fit.
+
+    Tokens are counted for `model`, or by `tokenizer`; without either, as OpenAI's newest models do.
+    A limit that not even the newest round fits, shortened as it can be, is refused with BudgetTooSmall.
+    """
+    given = _Given(messages)
+    limits, _ = _limits(max_messages, max_tokens, model, tokenizer)
+    return given.windowed(slid(Conversation(given.messages, limits)))
+
+
+def summarised(
+    messages: Sequence[T],
+    *,
+    summarize: object = None,
+    keep: int = 4,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    model: str | None = None,
+    tokenizer: Counting | None = None,
+) -> Windowed[T]:
+    """All of it if it fits; else the newest `keep` rounds, or fewer, behind a summary of what was before them.
+
+    `summarize` is a function from messages to text, or a summarizer; none is the built-in one. If it fails
+    or says nothing, the window slides instead and its `failure` says why.
+    """
+    given = _Given(messages)
+    limits, count = _limits(max_messages, max_tokens, model, tokenizer)
+    checked = summarizer(summarize, count=count)
+    plan = planned(Conversation(given.messages, limits), keep)
+    if isinstance(plan, Window):
+        return given.windowed(plan)
+    try:
+        text = checked.summarise(plan.covered, max_tokens=max(1, min(plan.room, SUMMARY_TOKENS)))
+    except SummaryFailed as error:
+        return given.windowed(slid(plan.talk, str(error)))
+    return given.windowed(with_summary(plan, text))
+
+
+class _Given(Generic[T]):
+    """What a caller handed in, read, and the way back to its own objects."""
+
+    __slots__ = ("_own", "_repairs", "_sources", "_where", "messages")
+
+    def __init__(self, items: Sequence[T]) -> None:
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+            raise InvalidValue(f"Messages come as a list, not as a {type(items).__name__}.")
+        self.messages: list[Message] = []
+        self._where: list[int] = []
+        self._sources: dict[int, T] = {}
+        self._own = all(isinstance(item, Message) for item in items)
+        notes = Notes()
+        for index, item in enumerate(items):
+            notes.index = index
+            message = item if isinstance(item, Message) else openai.read_message(item, notes)
+            if message is None:
+                continue
+            self.messages.append(message)
+            self._where.append(index)
+            if not notes.repairs or notes.repairs[-1].index != index:
+                # What had to be repaired to be read is not handed back as it was.
+                self._sources[id(message)] = item
+        self._repairs = notes.repairs
+
+    def windowed(self, window: Window) -> Windowed[T]:
+        """The window in the caller's own kind, with repairs told by the places in the caller's list."""
+        moved = [msgspec.structs.replace(repair, index=self._where[repair.index]) for repair in window.repairs]
+        repairs = sorted([*self._repairs, *moved], key=_index)
+        window = msgspec.structs.replace(window, repairs=tuple(repairs))
+        back: list[Any] = []
+        for part in _rounds(window.messages):
+            back += part if self._own else self._dicts(part)
+        return Windowed(back, window)
+
+    def _dicts(self, part: list[Message]) -> list[Any]:
+        ids = [call.provider_id for call in part[0].tool_calls]
+        if None in ids or len({*ids}) < len(ids):
+            # One id for two calls, or none: such a round is only valid under other ids.
+            return openai.render(part)["messages"]  # type: ignore[no-any-return]
+        back: list[Any] = []
+        for message in part:
+            source = self._sources.get(id(message))
+            back += [source] if source is not None else openai.render([message], ids="provider")["messages"]
+        return back
+
+
+def _index(repair: Repair) -> int:
+    return repair.index
+
+
+def _rounds(messages: list[Message]) -> list[list[Message]]:
+    parts: list[list[Message]] = []
+    for message in messages:
+        if message.role == "tool" and parts:
+            parts[-1].append(message)
+        else:
+            parts.append([message])
+    return parts
+
+
+def _limits(
+    max_messages: int | None, max_tokens: int | None, model: str | None, tokenizer: Counting | None
+) -> tuple[Bounds, Callable[[str], int] | None]:
+    """The limits, and how a text is counted; nothing is loaded for those who limit messages only."""
+    if max_tokens is None:
+        return bounds(max_messages, None), None
+    framing: Framing = OPENAI
+    if model is not None:
+        info = model_info(model)
+        framing = framing_of(info.provider, model)
+        tokenizer = info.tokenizer if tokenizer is None else tokenizer
+    count = _counting(tokenizer).count
+    limits = bounds(
+        max_messages, max_tokens, lambda message: message_tokens(message, count, framing), reserve=framing.reply
+    )
+    return limits, count
+
+
+def _counting(given: Counting | None) -> Tokenizer:
+    if getattr(given, "__name__", None) == "<lambda>" and callable(given):
+        # Nothing is stored here, so nobody needs to know it again by a name.
+        return Counter("given", given)
+    return tokenizer_of(given)
