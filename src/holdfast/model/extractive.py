@@ -1,0 +1,200 @@
+"""The built-in summary: sentences of the conversation itself, and a line for what each tool did.
+
+Needs no model, makes nothing up, and gives the same words for the same messages everywhere. It
+keeps what cannot be guessed again (names, numbers, identifiers, dates, amounts), what was decided,
+wished or forbidden, and what is still open; it drops courtesy and repetition. Never over its limit.
+
+Every message is read twice, in time that follows its length; then the strongest sentences, a fixed
+number, are ranked against each other. So the cost is O(text) + O(1), not O(messages²).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nlargest
+
+import msgspec
+
+from holdfast.core.extract import Lexicon, clean, fit, names, sentences, signal, terms, words, worth
+from holdfast.core.textrank import Candidate, choose, unit
+from holdfast.core.tool_notes import Note, notes
+from holdfast.errors import InvalidValue
+from holdfast.records.messages import Message
+
+MOST_SENTENCES = 400
+"""Sentences that are ranked against each other: the strongest by their words."""
+MOST_ALIKE = 20
+"""Of sentences that differ in their numbers only, as in logs, the newest: they must leave room for others."""
+TOOLS = "What tools did:"
+TOOL_SHARE = 0.4
+"""Of the tokens, when tools were called and something was said too."""
+NUMBER = 0.5
+"""What a number weighs when two sentences are compared. Rare as it is, it would make all of them different."""
+NAME = 0.5
+"""What a name is worth, beside a number or an identifier."""
+OPEN, ANSWERED, GOAL, SCRAP = 1.0, -0.5, 1.0, -1.5
+"""For a question that nobody answered, against an assistant's that was; for what a user came for, against scraps."""
+_LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
+_SPEAKERS = {"user": 1.4, "assistant": 1.0}
+"""What their facts and wishes weigh. A user's words are the task; instructions are mostly shown elsewhere."""
+_MESSAGE = 1 << 32
+"""Places of sentences: so many for each message."""
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001
+
+
+class Sentence(msgspec.Struct, frozen=True, gc=False):
+    """A sentence, who said it, and where it stands."""
+
+    order: int
+    message: int
+    text: str
+
+
+def estimate(text: str) -> int:
+    """Tokens of a text when no tokenizer was given: high for most languages."""
+    return len(text) // 3 + 1
+
+
+class ExtractiveSummarizer:
+    """Summarises without a model. `count` says how many tokens a text has."""
+
+    name = "extractive"
+
+    def __init__(self, *, count: Callable[[str], int] = estimate) -> None:
+        self._count = count
+
+    def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
+        """A summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
+        present = [message for message in messages if not message.erased]
+        lexicon = Lexicon(text for message in present if (text := spoken(message)))
+        said = _strongest(present, lexicon)
+        did = notes(messages, lambda word: any(map(lexicon.spread.__contains__, terms(word))))
+        picked_notes = _pick_notes(did, self._share(max_tokens, bool(said), bool(did)), self._count)
+        told = [fact for note in picked_notes for fact in _facts(note.text, frozenset())]
+        used = self._count(_written([], picked_notes, present)) if picked_notes else 0
+        candidates = self._candidates(said, present, lexicon)
+        picked = [said[at] for at in choose(candidates, max_tokens - used, told)]
+        return self._within(picked, picked_notes, present, max_tokens) or self._least(said, did, present, max_tokens)
+
+    @staticmethod
+    def _share(max_tokens: int, said: bool, did: bool) -> int:
+        return 0 if not did else int(max_tokens * TOOL_SHARE) if said else max_tokens
+
+    def _candidates(self, said: list[Sentence], present: Sequence[Message], lexicon: Lexicon) -> list[Candidate]:
+        known = frozenset(word for sentence in said for word in names(sentence.text))
+        first = next((at for at, message in enumerate(present) if message.role == "user"), -1)
+        last = {message.role: at for at, message in enumerate(present) if message.content}
+        found = []
+        for sentence in said:
+            role = present[sentence.message].role
+            weight = _SPEAKERS.get(role, 0.7)
+            bonus = weight * _meaning(sentence.text)
+            bonus += GOAL if sentence.message == first else 0.0
+            if sentence.text.endswith(_QUESTION_MARKS):
+                answered = last.get("user" if role == "assistant" else "assistant", -1) > sentence.message
+                bonus += OPEN if not answered else ANSWERED if role == "assistant" else 0.0
+            vector = {term: _topic(term, lexicon) for word in words(sentence.text) for term in terms(word)}
+            bonus += SCRAP if len(vector) < 2 else 0.0
+            # One more for the break before it: counts of parts are a little less than the count of the whole.
+            cost = self._count(f"{speaker(present[sentence.message])}: {sentence.text}") + 1
+            facts = {fact: weight * worth for fact, worth in _facts(sentence.text, known).items()}
+            found.append(Candidate(vector=unit(vector), facts=facts, bonus=bonus, cost=cost))
+        return found
+
+    def _within(self, picked: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
+        """The summary in words, less what was chosen last if the whole counts more than its parts."""
+        picked, did = list(picked), list(did)
+        while picked or did:
+            text = _written(picked, did, present)
+            if self._count(text) <= most:
+                return text
+            (picked or did).pop()
+        return ""
+
+    def _least(self, said: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
+        """Where not even one sentence fits: the beginning of the best."""
+        if said:
+            best = max(said, key=lambda sentence: (sum(_facts(sentence.text, frozenset()).values()), -sentence.order))
+            line = fit(f"{speaker(present[best.message])}: {best.text}", most, self._count)
+            return line if len(line) > 20 else fit(best.text, most, self._count)
+        return fit(did[-1].text, most, self._count) if did else ""
+
+
+def spoken(message: Message) -> str:
+    """What a message says, with the names of its files; results of tools are told apart from it."""
+    if message.role == "tool":
+        return ""
+    text = message.text
+    for part in message.content if isinstance(message.content, list) else ():
+        if part.get("type") in ("image", "file"):
+            name = part.get("name")
+            text += f"\n[{part['type']}: {name}]" if isinstance(name, str) and name else f"\n[{part['type']}]"
+    return text
+
+
+def _strongest(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
+    """The sentences worth a closer look, in order, each said once."""
+
+    def weighed() -> Iterator[tuple[float, int, int, str]]:
+        alike: dict[int, int] = {}
+        for at in range(len(present) - 1, -1, -1):
+            for nth, text in enumerate(sentences(spoken(present[at]))):
+                pattern = hash(text.translate(_NO_DIGITS))
+                alike[pattern] = alike.get(pattern, 0) + 1
+                if alike[pattern] <= MOST_ALIKE:
+                    yield round(lexicon.strength(text), 6), at * _MESSAGE + nth, at, text
+
+    found = nlargest(MOST_SENTENCES, weighed(), key=lambda item: (item[0], -item[1]))
+    kept: dict[str, Sentence] = {}
+    for _, order, at, raw in sorted(found, key=lambda item: item[1]):
+        if text := clean(raw):
+            kept.setdefault(text, Sentence(order=order, message=at, text=text))
+    return list(kept.values())
+
+
+def _facts(text: str, known: frozenset[str]) -> dict[str, float]:
+    """What a sentence tells that cannot be guessed, by worth."""
+    found = {word: worth(word) or (NAME if word in known else 0.0) for word in words(text)}
+    return {word.lower().strip("_'"): value for word, value in found.items() if value}
+
+
+def _topic(term: str, lexicon: Lexicon) -> float:
+    """What a term says about what a sentence is about: a number is rare, and says nothing about that."""
+    return NUMBER if any(map(str.isdigit, term)) else lexicon.rarity(term)
+
+
+def _meaning(text: str) -> float:
+    """What the words of a sentence say for it (a decision, a wish, a limit) or against it (courtesy)."""
+    return max(-1.0, min(2.4, 0.7 * sum(map(signal, dict.fromkeys(words(text))))))
+
+
+def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list[Note]:
+    """The notes that matter most within a share, in order of weight, so that the least comes off first."""
+    most -= count(TOOLS) + 1
+    picked = []
+    for note in sorted(did, key=lambda note: (-note.value, -note.order)):
+        if (cost := count(f"- {note.text}") + 1) <= most:
+            most -= cost
+            picked.append(note)
+    return picked
+
+
+def speaker(message: Message) -> str:
+    """Who says it."""
+    label = _LABELS.get(message.role, "System")
+    return f"{label} ({clean(message.name)[:40]})" if message.name and message.role != "tool" else label
+
+
+def _written(picked: list[Sentence], did: list[Note], present: Sequence[Message]) -> str:
+    """Sentences as they were said, a line for each message, then what the tools did."""
+    lines: dict[int, str] = {}
+    before = -1
+    for sentence in sorted(picked, key=lambda sentence: sentence.order):
+        at, gap = sentence.message, " " if sentence.order == before + 1 else " … "
+        lines[at] = f"{lines[at]}{gap}{sentence.text}" if at in lines else f"{speaker(present[at])}: {sentence.text}"
+        before = sentence.order
+    tools = [f"- {note.text}" for note in sorted(did, key=lambda note: note.order)]
+    return "\n".join([*lines.values(), *([TOOLS, *tools] if tools else ())])
