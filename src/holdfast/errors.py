@@ -3,8 +3,15 @@
     HoldfastError
     ├── Refused             fix the call; nothing was written
     │   ├── InvalidValue        a value that cannot be stored (also a ValueError)
+    │   │   └── InvalidMessage      something that is not a message
+    │   ├── ToolPairingError    a result that answers no open call
+    │   ├── BudgetTooSmall      not even the least fits; `required` says what would
+    │   ├── RedactionFailed     the redaction hook raised, or gave no text
+    │   ├── SessionClosed       the session takes no more messages
     │   ├── TooLarge            over one of the size limits
     │   ├── NotFound            no such stream, event, artifact or file
+    │   │   ├── SessionNotFound     no such session or thread
+    │   │   └── MessageNotFound     no such message in this conversation
     │   ├── StreamClosed        the stream was ended for good
     │   ├── NotAJournal         the path holds something else
     │   ├── NewerSchema         written by a later release
@@ -45,6 +52,7 @@
     ├── Corrupt             stop, run `holdfast verify`
     ├── Waiting             the work stopped to wait for an answer; `question` names it
     └── EffectFailed        a model or tool failed; the failure is journaled too
+        └── SummaryFailed       the summarizer failed or said nothing; nothing was changed
 
 The docstring of an error is its default message and says what to do. No driver
 exception crosses a port: backends translate before they raise.
@@ -70,12 +78,44 @@ class InvalidValue(Refused, ValueError):
     """A value cannot be stored as given. Pass plain JSON data and valid ids."""
 
 
+class InvalidMessage(InvalidValue):
+    """This is not a message. Pass text, a mapping with role and content, a Message, or a provider's response."""
+
+
+class ToolPairingError(Refused):
+    """This result answers no open call. Append the assistant's message with the call first, and one result each."""
+
+
+class BudgetTooSmall(Refused):
+    """Not even the newest message fits this limit. Raise the limit to `required`, or shorten the system prompt."""
+
+    def __init__(self, message: str | None = None, *, required: int = 0) -> None:
+        self.required = required
+        super().__init__(message)
+
+
+class RedactionFailed(Refused):
+    """The redaction hook raised or did not give text, so nothing was written. Correct the hook and call again."""
+
+
+class SessionClosed(Refused):
+    """This session was closed and takes no more messages. Reset it to begin anew, or open another."""
+
+
 class TooLarge(Refused):
     """Something is over a size limit. Make it smaller, store it as an artifact, or raise the limit."""
 
 
 class NotFound(Refused):
     """There is no such thing in this journal. Check the id, the scope and the tenant."""
+
+
+class SessionNotFound(NotFound):
+    """There is no such session or thread. Check its id and the tenant, or let it be created."""
+
+
+class MessageNotFound(NotFound):
+    """There is no such message in this conversation. It was retracted, or the id belongs elsewhere."""
 
 
 class StreamClosed(Refused):
@@ -270,3 +310,7 @@ class Waiting(HoldfastError):
 
 class EffectFailed(HoldfastError):
     """A model or tool failed. The failure is in the journal; see its event for details."""
+
+
+class SummaryFailed(EffectFailed):
+    """The summarizer failed or said nothing. Nothing was changed; try again, or use another summarizer."""

@@ -7,7 +7,7 @@ suite in `holdfast.testing` says the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,10 @@ from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.events.envelope import Draft, Event, Sealed, Source, StoredEvent, Trust
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
+from holdfast.records.messages import Message
+from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Found, Row, Value
+from holdfast.records.rows import Found, Row, SessionQuery, SessionRow, Span, Value
 from holdfast.records.settings import Settings
 
 
@@ -69,6 +71,18 @@ class Journal(Protocol):
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
         """Rows of a projection by one of the columns that it declares, or all, in order of key after its first."""
+
+    def event(self, tenant: str, id: bytes) -> StoredEvent | None:
+        """The event with this id, in whatever stream it is."""
+
+    def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
+        """Rows of one stream's projection in order of version, forwards or backwards; the cost follows the answer."""
+
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
+        """Sessions, the most recently active first."""
+
+    def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        """Streams of open sessions that have been quiet for as long as their timeouts say, in order of name."""
 
     def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
         """Names of streams that have live frames, in order, after one name; the cost follows the live frames."""
@@ -203,6 +217,58 @@ class Observers(Protocol):
     def add(self, tenant: str, pattern: str, callback: Callable[[Event], object]) -> Callable[[], None]: ...
 
 
+class Tokenizer(Protocol):
+    """Counts the tokens of a text; `exact` says whether it is the model's own or an upper estimate."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    def count(self, text: str) -> int: ...
+
+
+class Summarizer(Protocol):
+    """Puts messages into fewer words; `name` is noted with every summary."""
+
+    @property
+    def name(self) -> str: ...
+
+    def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
+
+
+class Models(Protocol):
+    """What is known about models, and the tokenizers that count for them."""
+
+    def info(self, model: str | None) -> ModelInfo: ...
+
+    def tokenizer(self, name: str | None = None) -> Tokenizer: ...
+
+
+class EndedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that has ended, as it is offered to memory. The same `key` is the same conversation again."""
+
+    key: str
+    tenant: str
+    session: str
+    generation: int
+    cause: str
+    ended_at: int
+    threads: tuple[str, ...]
+    read: Callable[[str], Iterator[Message]]
+
+    def messages(self, thread: str = "main") -> Iterator[Message]:
+        """The whole line from its beginning, whatever any window left out."""
+        return self.read(thread)
+
+
+class Memory(Protocol):
+    """What outlives sessions. Offered again with the same key until it returns, so taking twice must do nothing."""
+
+    def take(self, ended: EndedConversation) -> None: ...
+
+
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a flow may touch."""
 
@@ -213,6 +279,10 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     leases: Leases
     observers: Observers
+    models: Models | None = None
+    redact: Callable[[str], str] | None = None
+    memory: Memory | None = None
+    summarizer: Summarizer | None = None
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):

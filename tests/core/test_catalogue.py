@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core import fold as folding
+from holdfast.core import fold_lines, project_lines
 from holdfast.core import project as projecting
 from holdfast.core.codec import decode_facts, encode
 from holdfast.core.fold import fold_facts
@@ -62,6 +63,8 @@ def _example(kind: Any, counter: Any) -> Any:
     if kind is bytes:
         return b"x"
     if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return tuple(_example(argument, counter) for argument in arguments)
         return (_example(arguments[0], counter),)
     if origin is dict:
         return {"k": _example(arguments[1], counter)}
@@ -73,7 +76,7 @@ def _example(kind: Any, counter: Any) -> Any:
 def _facts(kind: type[msgspec.Struct], counter: Any) -> Any:
     hints = get_type_hints(kind)
     values = {name: _example(hints[name], counter) for name in kind.__struct_fields__}
-    for name in ("artifacts", "token", "context_hash"):
+    for name in ("artifacts", "token", "context_hash", "tools"):
         if name in values:
             values[name] = ("ab" * 32,) if name == "artifacts" else "cd" * 32
     return kind(**values)
@@ -101,6 +104,9 @@ def test_fold_and_project_know_the_same_events() -> None:
     assert set(projecting._RULES) <= known
     assert known <= set(CATALOGUE)
     assert set(folding._RULES) == set(projecting._RULES)
+    conversations = set(fold_lines.LINE_RULES) | set(fold_lines.SESSION_RULES)
+    assert conversations <= set(project_lines.LINE_RULES)
+    assert set(project_lines.LINE_RULES) - conversations == {"message.pinned", "tokens.counted"}, "rows, no state"
 
 
 def test_unknown_types_fold_to_a_version_and_change_no_row() -> None:

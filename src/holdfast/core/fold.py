@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.fold_lines import LINE_RULES, SESSION_RULES
 from holdfast.records.events import calls, frames
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import ENDED, Call, Frame, Handle, Question, ResultRef, StreamState
@@ -42,10 +43,20 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
         return replace(state, version=version, closed=True)
     rule = _RULES.get(type_name)
     if rule is None:
-        return replace(state, version=version)
+        return _fold_conversation(state, type_name, facts, version, at)
     live = dict(state.frames)
     rule(live, facts, version, at)
     return replace(state, version=version, frames=live)
+
+
+def _fold_conversation(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
+    line = LINE_RULES.get(type_name)
+    if line is not None:
+        return replace(state, version=version, line=line(state.line, facts, version, at))
+    session = SESSION_RULES.get(type_name)
+    if session is not None:
+        return replace(state, version=version, session=session(state.session, facts, version, at))
+    return replace(state, version=version)
 
 
 def _change(live: Frames, frame_id: str, version: int, **changes: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from holdfast.core.project_lines import LINE_RULES
 from holdfast.records.events import calls, frames
 from holdfast.records.frames import Limits
 from holdfast.records.ids import hex_bytes, ulid_bytes
@@ -25,8 +26,12 @@ class Place(NamedTuple):
 
 def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
     """The row changes of one event, in the order in which they must be applied."""
-    rule = _RULES.get(type_name)
-    changes = rule(facts, Place(version, at)) if rule is not None else []
+    line = LINE_RULES.get(type_name)
+    if line is not None:
+        changes = line(facts, version, at)
+    else:
+        rule = _RULES.get(type_name)
+        changes = rule(facts, Place(version, at)) if rule is not None else []
     artifacts = getattr(facts, "artifacts", None)
     if artifacts:
         changes.extend(

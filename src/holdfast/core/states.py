@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
+from holdfast.records.events.conversations import CallRef, Segment
 from holdfast.records.frames import LIVE, Call, Frame, Handle, Limits, Question, ResultRef, StreamState
 from holdfast.records.ids import ulid_text
+from holdfast.records.lines import Handover, Line, SessionState
 from holdfast.records.usage import Usage
 
 ULID_BYTES = 16
@@ -53,6 +57,62 @@ def _assemble(head: Head, rows: Rows) -> StreamState:
         holder=head.holder,
         closed=head.closed,
         frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
+        session=_session(rows),
+        line=_line(rows),
+    )
+
+
+def _session(rows: Rows) -> SessionState | None:
+    for row in rows.get("sessions", ()):
+        handovers = [
+            Handover(id=_id(one["handover_id"]), version=one["version"], attempts=one["attempts"])
+            for one in rows["session_handovers"]
+        ]
+        return SessionState(
+            status=row["status"],
+            generation=row["generation"],
+            opened_at=row["opened_at"],
+            model=row["model"],
+            tokenizer=row["tokenizer"],
+            tools=None if row["tools"] is None else row["tools"].hex(),
+            idle_timeout_ms=row["idle_timeout_ms"],
+            memory=row["memory"],
+            system=row["system_version"],
+            title=row["title_version"],
+            metadata=row["metadata_version"],
+            threads=tuple(sorted(one["thread"] for one in rows["session_threads"])),
+            handovers={handover.id: handover for handover in handovers},
+        )
+    return None
+
+
+def _line(rows: Rows) -> Line | None:
+    for row in rows.get("threads", ()):
+        calls = [CallRef(_id(one["call_id"]), one["version"], one["provider"]) for one in rows["message_calls"]]
+        return Line(
+            messages=row["messages"],
+            newest=row["newest"],
+            newest_at=row["newest_at"],
+            floor=row["floor"],
+            edited=row["edited"],
+            generation=row["generation"],
+            ended=bool(row["ended"]),
+            fresh=bool(row["fresh"]),
+            shared=() if row["shared"] is None else msgspec.json.decode(row["shared"], type=tuple[Segment, ...]),
+            usage=_usage(row),
+            calls={call.id: call for call in calls},
+        )
+    return None
+
+
+def _usage(row: Mapping[str, Any]) -> Usage:
+    return Usage(
+        input=row["input_tokens"],
+        cached_input=row["cached_input_tokens"],
+        cache_write=row["cache_write_tokens"],
+        output=row["output_tokens"],
+        reasoning=row["reasoning_tokens"],
+        cost=row["cost"],
     )
 
 
@@ -88,14 +148,7 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         reserved=row["reserved"],
         lent=row["lent"],
         tool_calls=row["tool_calls"],
-        usage=Usage(
-            input=row["input_tokens"],
-            cached_input=row["cached_input_tokens"],
-            cache_write=row["cache_write_tokens"],
-            output=row["output_tokens"],
-            reasoning=row["reasoning_tokens"],
-            cost=row["cost"],
-        ),
+        usage=_usage(row),
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
         outer=_ulid(row["outer_frame_id"]),

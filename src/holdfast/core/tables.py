@@ -121,6 +121,71 @@ ARTIFACT_REFS = Table(
     "artifact_refs", ("artifact", "stream_version"), (), (("artifact", "artifacts"),), per_stream=True
 )
 
+SESSIONS = Table(
+    "sessions",
+    (),
+    (
+        "status",
+        "generation",
+        "opened_at",
+        "opened_version",
+        "model",
+        "tokenizer",
+        "tools",
+        "idle_timeout_ms",
+        "memory",
+        "system_version",
+        "title_version",
+        "metadata_version",
+    ),
+    per_stream=True,
+)
+
+SESSION_THREADS = Table("session_threads", ("thread",), ("version",), per_stream=True)
+
+SESSION_HANDOVERS = Table("session_handovers", ("handover_id",), ("version", "attempts"))
+
+THREADS = Table(
+    "threads",
+    (),
+    (
+        "messages",
+        "newest",
+        "newest_at",
+        "floor",
+        "edited",
+        "generation",
+        "ended",
+        "fresh",
+        "shared",
+        "input_tokens",
+        "cached_input_tokens",
+        "cache_write_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "cost",
+    ),
+    per_stream=True,
+)
+
+MESSAGES = Table(
+    "messages",
+    ("version",),
+    ("position", "role", "round", "calls", "tokens", "tokenizer", "pinned", "retracted"),
+    per_stream=True,
+)
+
+MESSAGE_CALLS = Table("message_calls", ("call_id",), ("version", "provider"), per_stream=True)
+
+MESSAGE_COUNTS = Table("message_counts", ("tokenizer", "version"), ("tokens",), per_stream=True)
+
+SUMMARIES = Table(
+    "summaries",
+    ("version",),
+    ("summary_id", "first", "last", "shared", "tokens", "tokenizer", "retired"),
+    per_stream=True,
+)
+
 # Parents before children: the order in which rows can be inserted.
 PROJECTIONS: tuple[Table, ...] = (
     FRAMES,
@@ -131,7 +196,18 @@ PROJECTIONS: tuple[Table, ...] = (
     FRAME_CHILDREN,
     SUSPENDED_FRAMES,
     ARTIFACT_REFS,
+    SESSIONS,
+    SESSION_THREADS,
+    SESSION_HANDOVERS,
+    THREADS,
+    MESSAGES,
+    MESSAGE_CALLS,
+    MESSAGE_COUNTS,
+    SUMMARIES,
 )
+
+OF_SESSIONS: tuple[str, ...] = ("sessions", "session_threads", "session_handovers")
+OF_LINES: tuple[str, ...] = ("threads", "message_calls")
 
 
 TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
@@ -139,5 +215,13 @@ TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
 
 def check_lookup(table: str, column: str | None) -> None:
     """Refuse a lookup that would have to read the whole table."""
-    if column is not None and column != TABLES[table].key[0] and column not in TABLES[table].found_by:
+    if column is not None and (column,) != TABLES[table].key[:1] and column not in TABLES[table].found_by:
         raise AssertionError(f"{table} cannot be found by {column}")
+
+
+def kind_of(stream: str) -> str | None:
+    """Whether a stream's name is that of a session or of a line, which have rows of their own; None for others."""
+    kinds = stream.split("/")[::2]
+    if kinds == ["session"]:
+        return "session"
+    return "line" if kinds in (["session", "thread"], ["frame"]) else None

@@ -23,12 +23,13 @@ from holdfast.core.project import project
 from holdfast.core.states import assemble
 from holdfast.core.tables import PROJECTIONS, TABLES, check_lookup
 from holdfast.errors import Closed, NotFound, Refused, Unsupported
+from holdfast.journal import conversations_in_memory as in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import LIVE, StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Found, Row, Value
+from holdfast.records.rows import Found, Row, SessionQuery, SessionRow, Span, Value
 
 Stream = tuple[str, str]
 
@@ -178,7 +179,9 @@ class MemoryJournal:
             rows = {
                 table.name: [row for row in self._tables.of(tenant, stream, table.name) if row.get("frame_id") in live]
                 for table in PROJECTIONS
+                if "frame_id" in table.names
             }
+            rows.update(in_memory.state_rows(self._tables, tenant, stream))
             return assemble(head, rows)
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
@@ -192,6 +195,38 @@ class MemoryJournal:
             ]
         found.sort(key=lambda item: [cast(bytes, item[1][name]) for name in TABLES[table].key])
         return found[:limit]
+
+    def event(self, tenant: str, id: bytes) -> StoredEvent | None:
+        with self._open():
+            seq = self._ids.get((tenant, id))
+            return None if seq is None else self._events[seq - 1]
+
+    def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
+        with self._open():
+            return in_memory.span(self._tables, tenant, stream, span)
+
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
+        with self._open():
+            known = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
+            openers = {row.stream: row for row in in_memory.sessions(self._tables, tenant, self._opener, self._number)}
+            found = [
+                row
+                for row in openers.values()
+                if row.place < query.before
+                and (query.user is None or row.user == known)
+                and (query.status is None or row.status == query.status)
+            ]
+        return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
+
+    def _opener(self, tenant: str, stream: str, version: int) -> int | None:
+        return self._events[self._streams[tenant, stream][version - 1] - 1].user
+
+    def _number(self, tenant: str, stream: str) -> int:
+        return self._heads[tenant, stream].id
+
+    def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        with self._open():
+            return in_memory.idle(self._tables, tenant, now, after)[:limit]
 
     def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
         with self._open():

@@ -19,6 +19,7 @@ class MemoryTables:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
+        self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
         self._log: list[tuple[str, Key, Kept | None]] = []
         self.known_artifacts: set[tuple[str, bytes]] = set()
 
@@ -31,10 +32,7 @@ class MemoryTables:
         """Back to the point."""
         while len(self._log) > mark:
             table, key, before = self._log.pop()
-            if before is None:
-                self._rows[table].pop(key, None)
-            else:
-                self._rows[table][key] = before
+            self._set(table, key, before)
 
     def apply(self, tenant: str, stream: str, change: Change) -> None:
         """One row change of one event."""
@@ -62,8 +60,8 @@ class MemoryTables:
 
     def of(self, tenant: str, stream: str, table: str) -> list[Row]:
         """The rows of one stream."""
-        rows = self._rows[table].items()
-        return [row for key, (owner, row) in rows if key[0] == tenant and owner == stream]
+        rows = self._rows[table]
+        return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
 
     def all(self, table: str) -> Iterator[tuple[str, str, Row]]:
         """Every row in order of tenant, stream and key."""
@@ -75,12 +73,16 @@ class MemoryTables:
         return (tenant, *key, stream) if table.per_stream else (tenant, *key)
 
     def _store(self, table: Table, key: Key, kept: Kept | None) -> None:
-        rows = self._rows[table.name]
-        self._log.append((table.name, key, rows.get(key)))
-        if kept is None:
-            rows.pop(key, None)
-        else:
-            rows[key] = kept
+        self._log.append((table.name, key, self._rows[table.name].get(key)))
+        self._set(table.name, key, kept)
+
+    def _set(self, table: str, key: Key, kept: Kept | None) -> None:
+        before = self._rows[table].pop(key, None) if kept is None else self._rows[table].get(key)
+        if before is not None:
+            self._of[table, key[0], before[0]].pop(key, None)
+        if kept is not None:
+            self._rows[table][key] = kept
+            self._of.setdefault((table, key[0], kept[0]), {})[key] = None
 
     def _refer(self, table: Table, tenant: str, row: Row) -> None:
         for column, target in table.references:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.records.budget import TokenBudget
+from holdfast.records.lines import Line, SessionState
 from holdfast.records.usage import Usage
 
 FrameStatus = Literal["active", "waiting", "suspended", "completed", "failed", "cancelled"]
@@ -131,10 +132,12 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream's events add up to: its version, its owner and their epoch, its live frames."""
+    """What a stream's events add up to: its version, its owner, its live frames; a session's or line's standing."""
 
     version: int = 0
     epoch: int = 0
     holder: str | None = None
     closed: bool = False
     frames: dict[str, Frame] = {}
+    session: SessionState | None = None
+    line: Line | None = None

@@ -17,6 +17,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     inline_artifact_bytes: int = 256_000
     """Artifacts up to this size lie in the database, larger ones in files. `HOLDFAST_INLINE_ARTIFACT_BYTES`"""
 
+    message_bytes: int = 16_000_000
+    """One message with everything in it but its files. `HOLDFAST_MESSAGE_BYTES`"""
+
+    inline_text_bytes: int = 200_000
+    """Texts and results of messages up to this size lie in the event, larger ones in artifacts.
+    `HOLDFAST_INLINE_TEXT_BYTES`"""
+
+    handover_attempts: int = 10
+    """How often an ended conversation is offered to memory before it is given up. `HOLDFAST_HANDOVER_ATTEMPTS`"""
+
     nesting: int = 64
     """Levels of lists and objects inside one another. `HOLDFAST_NESTING`"""
 

@@ -15,7 +15,7 @@ from holdfast.core.states import assemble
 from holdfast.core.tables import TABLES, check_lookup
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.grouping import Group, Member
-from holdfast.journal.sqlite import checking, erasing, maintenance, rebuilding
+from holdfast.journal.sqlite import checking, conversations, erasing, maintenance, rebuilding
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
@@ -27,7 +27,7 @@ from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Found, Row, Value
+from holdfast.records.rows import Found, Row, SessionQuery, SessionRow, Span, Value
 from holdfast.records.settings import Settings
 
 _NEWEST = 2**62
@@ -130,6 +130,7 @@ class SqliteJournal:
             rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _PARTS}}
             if frames:
                 rows.update(_hanging(connection, number, frames))
+            rows.update(conversations.state_rows(connection, number, row[0], stream))
         return assemble(_head(stream, row), rows)
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
@@ -138,6 +139,25 @@ class SqliteJournal:
             values = (self._tenant(connection, tenant), after, limit, *(() if column is None else (value,)))
             rows = ask(connection, find(TABLES[table], column), values)
         return [(stream, dict(zip(TABLES[table].names, row, strict=True))) for stream, *row in rows]
+
+    def event(self, tenant: str, id: bytes) -> StoredEvent | None:
+        with self.reading() as connection:
+            return conversations.event(connection, tenant, self._tenant(connection, tenant), id)
+
+    def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
+        with self.reading() as connection:
+            head = connection.execute(queries()["head"], (tenant, stream)).fetchone()
+            if head is None:
+                return []
+            return conversations.span(connection, self._tenant(connection, tenant), head[0], span)
+
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
+        with self.reading() as connection:
+            return conversations.sessions(connection, tenant, query)
+
+    def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        with self.reading(once=True) as connection:
+            return [name for (name,) in ask(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
 
     def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
         with self.reading() as connection:

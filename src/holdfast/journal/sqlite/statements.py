@@ -127,6 +127,17 @@ def find(table: Table, column: str | None) -> str:
     )
 
 
+@cache
+def span(table: Table, *, backwards: bool, pinned: bool) -> str:
+    """Rows of one stream between two versions; (tenant, stream, after, until, limit, prefix …) are bound."""
+    prefix = "".join(f"AND {name} = ?{number} " for number, name in enumerate(table.key[:-1], 6))
+    hint, kept = (" INDEXED BY idx_messages_pinned", "AND pinned = 1 ") if pinned else ("", "")
+    return (
+        f"SELECT {', '.join(table.names)} FROM {table.name}{hint} WHERE tenant = ?1 AND stream = ?2 "
+        f"AND version > ?3 AND version <= ?4 {prefix}{kept}ORDER BY version {'DESC' if backwards else 'ASC'} LIMIT ?5"
+    )
+
+
 def drop(kind: str, name: str) -> str:
     """Remove a table or view of the schema, if it is there."""
     return f"DROP {kind} IF EXISTS {name}"

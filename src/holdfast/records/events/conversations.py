@@ -1,21 +1,35 @@
-"""Events of sessions and their conversations: settings, messages, summaries, branches, endings."""
+"""Events of sessions and their conversations: settings, messages, summaries, branches, endings.
+
+A session's settings and endings live in `session/<id>`, each line of its conversation in
+`session/<id>/thread/<id>`. A message's id is its event's id; its version is its place.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.records.events.envelope import Content, Facts
+from holdfast.records.usage import Usage
+
+
+SESSION_TEXTS = ("system", "title", "metadata")
 
 
 class SessionOpened(Facts, frozen=True):
-    """A session began, or was given new settings; absent fields keep their value."""
+    """A session began, began anew as the next `generation`, or was given new settings; absent fields keep their value.
 
+    `texts` names which of system, title and metadata the content changes.
+    """
+
+    generation: int = 0
     model: str | None = None
+    tokenizer: str | None = None
     tools: str | None = None
     idle_timeout_ms: int | None = None
     memory: str | None = None
-    system_tokens: int | None = None
-    tokenizer: str | None = None
+    texts: tuple[str, ...] = ()
 
 
 class SessionContent(Content, frozen=True):
@@ -26,46 +40,103 @@ class SessionContent(Content, frozen=True):
     metadata: dict[str, Any] | None = None
 
 
+class ThreadAdded(Facts, frozen=True):
+    """The session has a further line."""
+
+    thread: str
+
+
 class SessionClosing(Facts, frozen=True):
-    """A session ends; its history up to `versions` is to be offered to memory."""
+    """A session ends. `spans` are the versions of each thread that are to be offered to memory under `handover`."""
 
     cause: str
-    handover: str
-    versions: dict[str, int] = {}
+    generation: int = 0
+    reset: bool = False
+    handover: str | None = None
+    spans: dict[str, tuple[int, int]] = {}
 
 
 class SessionOffered(Facts, frozen=True):
-    """Memory took the history over, or gave up after `attempts`."""
+    """Memory took the history over, or failed to for the `attempts`-th time; `given_up` says that it was the last."""
 
     handover: str
     taken: bool
     attempts: int = 1
+    given_up: bool = False
 
 
 class SessionClosed(Facts, frozen=True):
-    """A session takes no more messages; `reset` says that the next one under this id starts anew."""
+    """A session has ended and everything about its end is done; after a `reset` its id may begin anew."""
 
     reset: bool = False
     generation: int = 0
 
 
-class MessageAppended(Facts, frozen=True):
-    """A message entered the conversation; its version is its place. `tokens` is per tokenizer."""
+class ThreadOpened(Facts, frozen=True):
+    """First event of a line, and of its next generation."""
 
-    message: str
+    generation: int = 0
+
+
+class CallRef(msgspec.Struct, frozen=True, array_like=True):
+    """A tool call that waits for its result: holdfast's id, the message's version, the provider's id in short."""
+
+    id: str
+    version: int
+    provider: str | None = None
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of another line: its messages with `after` < version <= `until`, as that line was at version `at`."""
+
+    stream: str
+    after: int
+    until: int
+    at: int
+
+
+class ThreadForked(Facts, frozen=True):
+    """First event of a branch: it continues `parent` after `version` without copying it.
+
+    `shared` is all that comes before, nearest first: what is changed there later does not change the branch.
+    """
+
+    parent: str
+    version: int
+    shared: tuple[Segment, ...] = ()
+    position: int = 0
+    generation: int = 0
+    opened: tuple[CallRef, ...] = ()
+
+
+class ThreadEnded(Facts, frozen=True):
+    """The line takes no more messages; after a `reset` the next one begins with nothing before it."""
+
+    reset: bool = False
+    dropped: tuple[str, ...] = ()
+
+
+class MessageAppended(Facts, frozen=True):
+    """A message entered the conversation. Calls and answers are named here, so that pairing outlives erasure."""
+
     role: str
-    tokens: dict[str, int] = {}
+    position: int = 0
     round: int | None = None
-    calls: tuple[str, ...] = ()
+    """The version of the message that its round begins with, if that is not this one."""
+    tokens: int | None = None
+    tokenizer: str | None = None
+    calls: tuple[tuple[str, str | None], ...] = ()
+    """Holdfast's id of each call and the provider's in short."""
     answers: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     partial: bool = False
     synthetic: bool = False
     policy: str | None = None
     model: str | None = None
+    provider: str | None = None
+    usage: Usage | None = None
     frame: str | None = None
     call: str | None = None
-    provider: str | None = None
 
 
 class MessageContent(Content, frozen=True):
@@ -81,11 +152,24 @@ class MessageContent(Content, frozen=True):
 
 
 class MessageRetracted(Facts, frozen=True):
-    """Messages from `first` to `last` are no longer part of the line; they stay in the journal."""
+    """Messages `first` to `last` are no longer part of the line; they stay in the journal.
+
+    A branch that is rewound into what it shares with other lines keeps the rest in `shared`.
+    """
 
     first: int
     last: int
+    versions: tuple[int, ...] = ()
+    """The messages among them that were part of the line."""
+    position: int = 0
+    """How many messages are left before them."""
+    shared: tuple[Segment, ...] | None = None
+    newest: int = 0
     cause: str = "rewind"
+    voided: tuple[int, ...] = ()
+    """Summaries that covered some of them."""
+    dropped: tuple[str, ...] = ()
+    opened: tuple[CallRef, ...] = ()
 
 
 class MessagePinned(Facts, frozen=True):
@@ -95,17 +179,33 @@ class MessagePinned(Facts, frozen=True):
     pinned: bool = True
 
 
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Messages `first` to `last` of a stream."""
+
+    stream: str
+    first: int
+    last: int
+
+
 class SummaryMade(Facts, frozen=True):
-    """Words that may stand for messages `first` to `last`; they stay and can be expanded."""
+    """Words that may stand for messages `first` to `last`; they stay and can be expanded.
+
+    In a branch, `shared` are stretches of other lines that it stands for too, before its own, oldest first.
+    """
 
     summary: str
     first: int
     last: int
     at_version: int
-    tokens: dict[str, int] = {}
+    messages: int = 0
+    tokens: int | None = None
+    tokenizer: str | None = None
     trust: str = "external"
     method: str = "extractive"
     level: str = "moderate"
+    shared: tuple[Stretch, ...] = ()
+    replaces: tuple[int, ...] = ()
+    """Versions of earlier summaries that this one stands for as well."""
 
 
 class SummaryContent(Content, frozen=True):
@@ -116,8 +216,8 @@ class SummaryContent(Content, frozen=True):
 
 
 class TokensCounted(Facts, frozen=True):
-    """Counts by a further tokenizer for messages `first` onwards, so that they are made once."""
+    """Counts of some messages by a further tokenizer, so that they are made once."""
 
     tokenizer: str
-    first: int
+    versions: tuple[int, ...]
     counts: tuple[int, ...]

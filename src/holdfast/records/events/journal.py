@@ -1,4 +1,4 @@
-"""Events of the journal itself: ownership, endings, erasure, branches."""
+"""Events of the journal itself: ownership, endings, erasure."""
 
 from __future__ import annotations
 
@@ -40,13 +40,6 @@ class ActorResumed(Facts, frozen=True):
     pending: int
     last_seq: int
     took_ms: int
-
-
-class ThreadForked(Facts, frozen=True):
-    """First event of a branch: it continues `parent` after `version` without copying it."""
-
-    parent: str
-    version: int
 
 
 class ReasonContent(Content, frozen=True):

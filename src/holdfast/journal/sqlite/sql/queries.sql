@@ -95,6 +95,54 @@ SELECT * FROM frame_calls WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value)
 SELECT * FROM frame_children WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2));
 SELECT * FROM suspended_frames WHERE tenant = ?1 AND frame_id IN (SELECT unhex(value) FROM json_each(?2))
 
+-- name: session_rows
+-- What a session is, table by table.
+SELECT * FROM sessions WHERE tenant = ?1 AND stream = ?2;
+SELECT * FROM session_threads WHERE tenant = ?1 AND stream = ?2;
+SELECT * FROM session_handovers WHERE tenant = ?1 AND stream = ?2
+
+-- name: line_rows
+SELECT * FROM threads WHERE tenant = ?1 AND stream = ?2;
+SELECT * FROM message_calls WHERE tenant = ?1 AND stream = ?2
+
+-- name: idle_sessions
+-- Open sessions whose every line has been quiet for as long as their timeout says.
+SELECT s.name FROM sessions AS p INDEXED BY idx_sessions_idle
+JOIN streams AS s ON s.id = p.stream
+WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.status = 'open' AND p.idle_timeout_ms IS NOT NULL
+    AND s.name > ?2 AND p.idle_timeout_ms <= ?3 - (
+        SELECT max(t.newest_at) FROM streams AS l INDEXED BY idx_frames_session_thread
+        JOIN threads AS t ON t.tenant = l.tenant AND t.stream = l.id
+        WHERE l.tenant = p.tenant AND l.session_id = s.session_id AND l.thread_id IS NOT NULL
+    )
+ORDER BY s.name LIMIT ?4
+
+-- name: sessions_by_activity
+-- A session stands where its newest line does. Keyset: what is older than (?2, ?3).
+SELECT s.name, p.status, p.model, p.opened_at, p.title_version, e.user_id, t.newest_at, t.stream
+FROM threads AS t INDEXED BY idx_threads_activity
+JOIN streams AS l ON l.id = t.stream AND l.session_id IS NOT NULL AND l.actor_id IS NULL
+JOIN streams AS s ON s.tenant = l.tenant AND s.session_id = l.session_id AND s.thread_id IS NULL AND s.actor_id IS NULL
+JOIN sessions AS p ON p.tenant = s.tenant AND p.stream = s.id
+JOIN events AS e ON e.tenant = s.tenant AND e.stream = s.id AND e.version = p.opened_version
+WHERE t.tenant = (SELECT id FROM tenants WHERE name = ?1) AND (t.newest_at, t.stream) < (?2, ?3)
+    AND (?5 IS NULL OR e.user_id = (SELECT u.id FROM subjects AS u WHERE u.tenant = t.tenant AND u.name = ?5))
+    AND (?6 IS NULL OR p.status = ?6)
+    AND NOT EXISTS (
+        SELECT 1 FROM streams AS o INDEXED BY idx_frames_session_thread
+        JOIN threads AS n ON n.tenant = o.tenant AND n.stream = o.id
+        WHERE o.tenant = l.tenant AND o.session_id = l.session_id AND o.actor_id IS NULL
+            AND (n.newest_at, n.stream) > (t.newest_at, t.stream)
+    )
+ORDER BY t.newest_at DESC, t.stream DESC LIMIT ?4
+
+-- name: session_lines
+-- Every line of a session, for its totals.
+SELECT t.messages, t.input_tokens, t.cached_input_tokens, t.cache_write_tokens, t.output_tokens, t.reasoning_tokens,
+    t.cost
+FROM streams AS l INDEXED BY idx_frames_session_thread JOIN threads AS t ON t.tenant = l.tenant AND t.stream = l.id
+WHERE l.tenant = (SELECT id FROM tenants WHERE name = ?1) AND l.session_id = ?2 AND l.actor_id IS NULL
+
 -- name: events_of_stream
 SELECT e.* FROM events AS e
 WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1)

@@ -111,6 +111,7 @@ CREATE UNIQUE INDEX events_id ON events (tenant, event_id);
 CREATE UNIQUE INDEX events_key ON events (tenant, stream, key) WHERE key IS NOT NULL;
 CREATE INDEX events_subject ON events (tenant, subject) WHERE subject IS NOT NULL;
 CREATE INDEX idx_events_type ON events (tenant, event_type);
+CREATE INDEX events_opened ON events (tenant, user_id) WHERE event_type = 'session.opened';
 
 -- Append-only, said by the database itself. Erasure may empty content and salt, and nothing else.
 CREATE TRIGGER events_never_deleted BEFORE DELETE ON events
@@ -298,6 +299,126 @@ CREATE TABLE artifact_refs (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX artifact_refs_event ON artifact_refs (tenant, stream, stream_version);
+
+-- Sessions and conversations. Texts are content; rows name the version of the event that holds them.
+CREATE TABLE sessions (
+    tenant           INTEGER NOT NULL,
+    stream           INTEGER NOT NULL,
+    status           TEXT NOT NULL,
+    generation       INTEGER NOT NULL,
+    opened_at        INTEGER NOT NULL,
+    opened_version   INTEGER NOT NULL,
+    model            TEXT,
+    tokenizer        TEXT,
+    tools            BLOB,
+    idle_timeout_ms  INTEGER,
+    memory           TEXT,
+    system_version   INTEGER,
+    title_version    INTEGER,
+    metadata_version INTEGER,
+    PRIMARY KEY (tenant, stream),
+    FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_sessions_idle ON sessions (tenant, stream) WHERE status = 'open' AND idle_timeout_ms IS NOT NULL;
+
+CREATE TABLE session_threads (
+    tenant  INTEGER NOT NULL,
+    stream  INTEGER NOT NULL,
+    thread  TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (tenant, stream, thread)
+) STRICT, WITHOUT ROWID;
+
+-- Conversations that ended and that memory has not taken yet.
+CREATE TABLE session_handovers (
+    tenant      INTEGER NOT NULL,
+    stream      INTEGER NOT NULL,
+    handover_id BLOB NOT NULL,
+    version     INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, handover_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_handovers_session ON session_handovers (tenant, stream);
+
+-- One line of a conversation: where it stands. `shared` is what a branch has in common with others, as JSON.
+CREATE TABLE threads (
+    tenant              INTEGER NOT NULL,
+    stream              INTEGER NOT NULL,
+    messages            INTEGER NOT NULL,
+    newest              INTEGER NOT NULL,
+    newest_at           INTEGER NOT NULL,
+    floor               INTEGER NOT NULL,
+    edited              INTEGER NOT NULL,
+    generation          INTEGER NOT NULL,
+    ended               INTEGER NOT NULL,
+    fresh               INTEGER NOT NULL,
+    shared              TEXT,
+    input_tokens        INTEGER NOT NULL,
+    cached_input_tokens INTEGER NOT NULL,
+    cache_write_tokens  INTEGER NOT NULL,
+    output_tokens       INTEGER NOT NULL,
+    reasoning_tokens    INTEGER NOT NULL,
+    cost                INTEGER NOT NULL,
+    PRIMARY KEY (tenant, stream),
+    FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_threads_activity ON threads (tenant, newest_at, stream);
+
+-- `round` is the version of the message that its round begins with; `retracted` that of the retraction.
+CREATE TABLE messages (
+    tenant    INTEGER NOT NULL,
+    stream    INTEGER NOT NULL,
+    version   INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    role      TEXT NOT NULL,
+    round     INTEGER NOT NULL,
+    calls     INTEGER NOT NULL,
+    tokens    INTEGER,
+    tokenizer TEXT,
+    pinned    INTEGER NOT NULL,
+    retracted INTEGER,
+    PRIMARY KEY (tenant, stream, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_messages_pinned ON messages (tenant, stream, version) WHERE pinned = 1;
+
+-- Tool calls that wait for their results.
+CREATE TABLE message_calls (
+    tenant   INTEGER NOT NULL,
+    stream   INTEGER NOT NULL,
+    call_id  BLOB NOT NULL,
+    version  INTEGER NOT NULL,
+    provider TEXT,
+    PRIMARY KEY (tenant, stream, call_id)
+) STRICT, WITHOUT ROWID;
+
+-- Counts by further tokenizers, made when they were first needed.
+CREATE TABLE message_counts (
+    tenant    INTEGER NOT NULL,
+    stream    INTEGER NOT NULL,
+    tokenizer TEXT NOT NULL,
+    version   INTEGER NOT NULL,
+    tokens    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, stream, tokenizer, version)
+) STRICT, WITHOUT ROWID;
+
+-- `retired` is the version at which a summary was replaced or what it covers was retracted.
+CREATE TABLE summaries (
+    tenant     INTEGER NOT NULL,
+    stream     INTEGER NOT NULL,
+    version    INTEGER NOT NULL,
+    summary_id BLOB NOT NULL,
+    first      INTEGER NOT NULL,
+    last       INTEGER NOT NULL,
+    shared     TEXT,
+    tokens     INTEGER,
+    tokenizer  TEXT,
+    retired    INTEGER,
+    PRIMARY KEY (tenant, stream, version)
+) STRICT, WITHOUT ROWID;
 
 -- Every live frame with its root: a waiting parent does not hide its active child.
 CREATE VIEW active_frame_stacks AS

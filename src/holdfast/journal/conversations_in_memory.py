@@ -1,0 +1,101 @@
+"""Rows of sessions and conversations of the journal in memory, in the plainest words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.core.tables import OF_LINES, OF_SESSIONS, TABLES, kind_of
+from holdfast.journal.rows_in_memory import MemoryTables
+from holdfast.records.rows import Row, SessionRow, Span
+from holdfast.records.usage import Usage
+
+
+def state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list[Row]]:
+    """What the state of a session or of a line is made of; nothing for other streams."""
+    kind = kind_of(stream)
+    if kind is None:
+        return {}
+    return {name: tables.of(tenant, stream, name) for name in (OF_SESSIONS if kind == "session" else OF_LINES)}
+
+
+def span(tables: MemoryTables, tenant: str, stream: str, wanted: Span) -> list[Row]:
+    """Rows of one stream between two versions."""
+    before = TABLES[wanted.table].key[:-1]
+    found = [
+        row
+        for row in tables.of(tenant, stream, wanted.table)
+        if wanted.after < _number(row["version"]) <= wanted.until
+        and tuple(row[name] for name in before) == wanted.prefix
+        and (not wanted.pinned or row["pinned"])
+    ]
+    found.sort(key=lambda row: _number(row["version"]), reverse=wanted.backwards)
+    return found[: wanted.limit]
+
+
+def sessions(
+    tables: MemoryTables,
+    tenant: str,
+    opener: Callable[[str, str, int], int | None],
+    number: Callable[[str, str], int],
+) -> Iterator[SessionRow]:
+    """Every session with the totals of its lines."""
+    for owner, stream, row in tables.all("sessions"):
+        if owner != tenant:
+            continue
+        lines = _lines(tables, tenant, stream)
+        newest, line = max((_number(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
+        version = _number(row["opened_version"])
+        model: Any = row["model"]
+        title: Any = row["title_version"]
+        yield SessionRow(
+            stream=stream,
+            status=str(row["status"]),
+            model=model,
+            user=opener(tenant, stream, version),
+            opened_at=_number(row["opened_at"]),
+            active_at=newest,
+            title_version=title,
+            messages=sum(_number(thread["messages"]) for _, thread in lines),
+            threads=len(lines),
+            usage=_usage([thread for _, thread in lines]),
+            place=(newest, line),
+        )
+
+
+def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
+    """Open sessions that have been quiet for too long."""
+    found = []
+    for owner, stream, row in tables.all("sessions"):
+        timeout = row["idle_timeout_ms"]
+        if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
+            newest = max(_number(thread["newest_at"]) for _, thread in _lines(tables, tenant, stream))
+            if timeout <= now - newest:
+                found.append(stream)
+    return sorted(found)
+
+
+def _lines(tables: MemoryTables, tenant: str, session: str) -> list[tuple[str, Row]]:
+    return [
+        (stream, row)
+        for owner, stream, row in tables.all("threads")
+        if owner == tenant and stream.startswith(session + "/thread/")
+    ]
+
+
+def _usage(lines: list[Row]) -> Usage:
+    def total(column: str) -> int:
+        return sum(_number(line[column]) for line in lines)
+
+    return Usage(
+        input=total("input_tokens"),
+        cached_input=total("cached_input_tokens"),
+        cache_write=total("cache_write_tokens"),
+        output=total("output_tokens"),
+        reasoning=total("reasoning_tokens"),
+        cost=total("cost"),
+    )
+
+
+def _number(value: Any) -> int:
+    return int(value)
