@@ -14,15 +14,19 @@
 Imports point one way: cli → testing → client → connect → flow | journal → ports → core → records → errors.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client import Holdfast, open
 from holdfast.client_frame import Frame
+from holdfast.client_pack import ContextPack
+from holdfast.client_session import Session
 from holdfast.connect import restore
 from holdfast.errors import (
     ActorBusy,
     AlreadyAnswered,
     BudgetExhausted,
+    BudgetTooSmall,
     Busy,
     CallNotFound,
     Closed,
@@ -39,11 +43,13 @@ from holdfast.errors import (
     HasOpenCalls,
     HoldfastError,
     InsufficientTokens,
+    InvalidMessage,
     InvalidTransition,
     InvalidValue,
     KeyReused,
     LimitExceeded,
     MaxDepthExceeded,
+    MessageNotFound,
     NewerSchema,
     NotAJournal,
     NotFound,
@@ -54,22 +60,33 @@ from holdfast.errors import (
     QuestionExpired,
     QuestionNotFound,
     ReadOnly,
+    RedactionFailed,
     Refused,
+    SessionClosed,
+    SessionNotFound,
     StaleEpoch,
     StorageFull,
     StreamClosed,
+    SummaryFailed,
     TokenNotFound,
     TooLarge,
     ToolCallLimitExceeded,
+    ToolPairingError,
     Unavailable,
     Unsupported,
     VersionConflict,
     Waiting,
 )
+from holdfast.flow.porting import Imported
+from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import Limits
+from holdfast.records.lines import SessionInfo, Summary, SweptSessions
+from holdfast.records.messages import Message, Repair, ToolCallRequest, ToolCallResult, ToolDef
+from holdfast.records.models import ModelInfo
+from holdfast.records.packs import ConversationSlice
 from holdfast.records.reports import Erasure, Finding, Verified
 from holdfast.records.resume import (
     ActorResumeState,
@@ -89,6 +106,12 @@ from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from holdfast.async_client import AsyncHoldfast, open_async
+    from holdfast.async_session import AsyncSession
+    from holdfast.core.windows import Window
+    from holdfast.migrating import DualWrite
+    from holdfast.model.models import model_info, register_model
+    from holdfast.model.summarizers import ModelSummarizer
+    from holdfast.windows import sliding, summarised
 
 __all__ = [
     "ActorBusy",
@@ -98,17 +121,23 @@ __all__ = [
     "Appended",
     "Asked",
     "AsyncHoldfast",
+    "AsyncSession",
     "BudgetExhausted",
+    "BudgetTooSmall",
     "Busy",
     "CallNotFound",
     "Closed",
     "Conflict",
+    "ContextPack",
+    "ConversationSlice",
     "Corrupt",
     "DeadlineExceeded",
     "Draining",
+    "DualWrite",
     "DuplicateFrame",
     "ERASED",
     "EffectFailed",
+    "EndedConversation",
     "Erased",
     "Erasure",
     "Event",
@@ -123,13 +152,19 @@ __all__ = [
     "HasOpenCalls",
     "Holdfast",
     "HoldfastError",
+    "Imported",
     "InsufficientTokens",
+    "InvalidMessage",
     "InvalidTransition",
     "InvalidValue",
     "KeyReused",
     "LimitExceeded",
     "Limits",
     "MaxDepthExceeded",
+    "Message",
+    "MessageNotFound",
+    "ModelInfo",
+    "ModelSummarizer",
     "NewerSchema",
     "NotAJournal",
     "NotFound",
@@ -143,34 +178,64 @@ __all__ = [
     "QuestionNotFound",
     "ReadOnly",
     "RecoverySummary",
+    "RedactionFailed",
     "Refused",
+    "Repair",
     "Scope",
+    "Session",
+    "SessionClosed",
+    "SessionInfo",
+    "SessionNotFound",
     "Settings",
     "StaleEpoch",
     "StorageFull",
     "StreamClosed",
+    "Summary",
+    "SummaryFailed",
     "Swept",
+    "SweptSessions",
     "TokenBudget",
     "TokenNotFound",
     "TooLarge",
     "ToolCallLimitExceeded",
+    "ToolCallRequest",
+    "ToolCallResult",
+    "ToolDef",
+    "ToolPairingError",
     "Unavailable",
     "Unsupported",
     "Usage",
     "Verified",
     "VersionConflict",
     "Waiting",
+    "Window",
     "__version__",
+    "model_info",
     "open",
     "open_async",
+    "register_model",
     "restore",
+    "sliding",
+    "summarised",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # asyncio takes longer to import than all of holdfast: only who asks for it pays.
-    if name in ("AsyncHoldfast", "open_async"):
-        from holdfast import async_client
+# What takes longer to import than all the rest, or is not needed by everybody: only who asks for it pays.
+_LATER = {
+    "AsyncHoldfast": "holdfast.async_client",
+    "AsyncSession": "holdfast.async_session",
+    "DualWrite": "holdfast.migrating",
+    "ModelSummarizer": "holdfast.model.summarizers",
+    "Window": "holdfast.core.windows",
+    "model_info": "holdfast.model.models",
+    "open_async": "holdfast.async_client",
+    "register_model": "holdfast.model.models",
+    "sliding": "holdfast.windows",
+    "summarised": "holdfast.windows",
+}
 
-        return getattr(async_client, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

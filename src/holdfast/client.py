@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,12 +14,14 @@ from msgspec.structs import replace
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
-from holdfast.connect import connect
-from holdfast.flow import owning
-from holdfast.ports import Acting, Clock, Ids, Ports
+from holdfast.client_session import Session
+from holdfast.connect import Beside, connect
+from holdfast.flow import handing, owning, sessions
+from holdfast.ports import Acting, Clock, Ids, Memory, Ports, Summarizer, Tokenizer
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
-from holdfast.records.ids import check_id
+from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Scope
 from holdfast.records.settings import Settings
@@ -72,6 +74,78 @@ class Holdfast:
             limits=limits,
             on_error=on_error,
         )
+
+    def session(
+        self,
+        id: str,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        thread: str = MAIN_THREAD,
+        create: bool = True,
+    ) -> Session:
+        """A session by its id, made if there is none; with `create=False` an unknown one is an error.
+
+        Settings that are given are stored with it, so that whoever takes it up again has them.
+        """
+        _warn_inside_a_loop()
+        given = sessions.Given(
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+        sessions.open_session(self._ports, self._acting, id, thread, given, create=create)
+        return Session(self._ports, self._acting, id, thread)
+
+    def new_session(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A session under an id that nobody has had."""
+        return self.session(
+            ulid_text(self._ports.ids.ulid()).lower(),
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+
+    def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        status: str | None = None,
+        order: str = "activity",
+        limit: int | None = None,
+    ) -> Iterator[SessionInfo]:
+        """Sessions, most recently active first, or by cost or title: of a user, with words in their title."""
+        return sessions.sessions(
+            self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
+        )
+
+    def sweep_sessions(self) -> SweptSessions:
+        """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
+        return handing.sweep_sessions(self._ports, self._acting)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Every open question that somebody can answer, oldest frame first."""
@@ -147,14 +221,22 @@ def open(
     settings: Settings | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
+    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    redact: Callable[[str], str] | None = None,
+    memory: Memory | None = None,
+    summarizer: Summarizer | Callable[..., str] | None = None,
 ) -> Holdfast:
     """Open a journal, or make a new one: a path, `sqlite:///path` or `memory:`.
 
     `durability="full"` returns from a write once it is on disk. `"fast"` is several times
     quicker on slow disks and may lose the newest writes when the power fails (not when the
     process is killed); nothing is ever corrupted.
+
+    `tokenizer` counts in place of the models' own, `redact` changes every text before it is written,
+    `memory` is offered conversations that have ended, `summarizer` makes them shorter.
     """
-    return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids))
+    beside = Beside(tokenizer=tokenizer, redact=redact, memory=memory, summarizer=summarizer)
+    return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids, beside=beside))
 
 
 def frame_scope(actor: str, session: str | None) -> str:

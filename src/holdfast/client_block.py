@@ -17,6 +17,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from holdfast.core import stack
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import questions as rules
@@ -37,6 +39,7 @@ from holdfast.errors import (
     Waiting,
 )
 from holdfast.flow import asking, frames, owning, showing
+from holdfast.flow.redacting import clean
 from holdfast.ports import Acting, Ports
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED
@@ -44,6 +47,7 @@ from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import LIVE, Limits, Question
 from holdfast.records.ids import check_key
 from holdfast.records.resume import FrameInfo
+from holdfast.records.scope import Scope, parse_scope
 
 ON_ERROR = ("fail", "leave")
 BLOCK_LIMITS = Limits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
@@ -139,10 +143,20 @@ class Block:
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=BLOCK_LIMITS,
+            default=self._default_limits(),
             key=self._key,
             lease=lease,
         )
+
+    def _default_limits(self) -> Limits:
+        """What a block may do unless told otherwise: within a session, as much context as its model takes."""
+        session = parse_scope(self._stream).get("session")
+        known = (
+            None if session is None else showing.current(self._ports, self._acting, Scope.session(session).text).session
+        )
+        if known is None or known.model is None or self._ports.models is None:
+            return BLOCK_LIMITS
+        return replace(BLOCK_LIMITS, context_tokens=self._ports.models.info(known.model).input_budget)
 
     def _take_up(self) -> str | None:
         """The frame that the key stands for: live, or completed, whose steps then are only remembered."""
@@ -156,7 +170,7 @@ class Block:
                 raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
             return None
         frame: str = pushed.facts.frame
-        if pushed.content is not ERASED and pushed.content != self._content:
+        if pushed.content is not ERASED and pushed.content != clean(self._ports, self._content):
             raise KeyReused(
                 f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
                 "Use a new key for new work."

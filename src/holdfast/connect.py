@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -18,12 +20,23 @@ from holdfast.flow import transfer
 from holdfast.flow.leases import Leases
 from holdfast.flow.observers import Observers
 from holdfast.flow.reading import check_cursor
+from holdfast.flow.redacting import check_hook
 from holdfast.flow.states import StateCache
-from holdfast.ports import Clock, Ids, Journal, Ports
+from holdfast.ports import Clock, Ids, Journal, Models, Ports, Summarizer, Tokenizer
+from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 
 DURABILITIES = ("full", "fast")
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client may bring beside its journal."""
+
+    tokenizer: Any = None
+    redact: Any = None
+    memory: Any = None
+    summarizer: Any = None
 
 
 def settings_from_environment(environment: dict[str, str] | None = None) -> Settings:
@@ -111,9 +124,46 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def assemble(journal: Journal, settings: Settings, clock: Clock | None = None, ids: Ids | None = None) -> Ports:
+class LazyModels:
+    """The models port: loaded when tokens are first counted, so that who counts none pays nothing."""
+
+    def __init__(self, tokenizer: str | Tokenizer | Callable[[str], int] | None = None) -> None:
+        self._given = tokenizer
+        self._known: Models | None = None
+
+    def _models(self) -> Models:
+        if self._known is None:
+            from holdfast.model.models import KnownModels
+
+            self._known = KnownModels(self._given)
+        return self._known
+
+    def info(self, model: str | None) -> ModelInfo:
+        """What is known about a model."""
+        return self._models().info(model)
+
+    def tokenizer(self, name: str | None = None) -> Tokenizer:
+        """A tokenizer by name, or the one that this client was opened with."""
+        return self._models().tokenizer(name)
+
+
+def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
+    """Whatever may summarise, as the port; the built-in one counts with `count`."""
+    from holdfast.model.summarizers import summarizer
+
+    return summarizer(given, count=count)
+
+
+def assemble(
+    journal: Journal,
+    settings: Settings,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    beside: Beside | None = None,
+) -> Ports:
     """A journal with everything around it."""
     clock = clock or SystemClock()
+    beside = beside or Beside()
     return Ports(
         journal=journal,
         clock=clock,
@@ -122,6 +172,10 @@ def assemble(journal: Journal, settings: Settings, clock: Clock | None = None, i
         settings=settings,
         leases=Leases(journal, clock, settings.lease_ms),
         observers=Observers(),
+        models=LazyModels(beside.tokenizer),
+        redact=check_hook(beside.redact),
+        memory=beside.memory,
+        summarizer=beside.summarizer,
     )
 
 
@@ -132,10 +186,13 @@ def connect(
     settings: Settings | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
+    beside: Beside | None = None,
 ) -> Ports:
     """Ports for a URL."""
     settings = check_settings(settings or settings_from_environment())
-    return assemble(open_journal(url, settings, durability), settings, clock, ids)
+    if beside is not None:
+        check_hook(beside.redact)
+    return assemble(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 
 def restore(

@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.flow.change import Changed, Drafts, States, change
 from holdfast.flow.frames import check_live, like, on_frame
+from holdfast.flow.redacting import clean
 from holdfast.flow.showing import current, question_row, raw_id, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
@@ -59,6 +60,7 @@ def suspend(
 ) -> Asked:
     """Stop a frame until somebody answers. A retry with the key gives the same id and a new token."""
     secret = secrets.token_urlsafe(TOKEN_BYTES) if token else None
+    content = clean(ports, content)
     new = ulid_text(ports.ids.ulid())
 
     def decide(state: StreamState) -> list[Draft]:
@@ -133,6 +135,7 @@ def answer(
 ) -> str:
     """Answer by id, for whoever is authorised, or by token, for whoever holds it; gives the question's id."""
     stream, row = _find(ports, acting, question, token)
+    content = clean(ports, content)
     frame_id, question_id = _ulid(row, "frame_id"), _ulid(row, "question_id")
     via = _via(token)
 
@@ -219,6 +222,7 @@ def resume(
 ) -> Changed:
     """Let a suspended frame go on. `bring` brings an answer along, in the same append, and `token` the right to."""
     raw_id(frame_id)
+    content = clean(ports, content)
     stream = stream_of(ports, acting, frame_id)
     frame = current(ports, acting, stream).frames.get(frame_id)
     question = None if frame is None else frame.question

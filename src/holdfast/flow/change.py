@@ -27,11 +27,12 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
+from holdfast.flow import redacting
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
-from holdfast.records.events.envelope import Draft, Event, Source
+from holdfast.records.events.envelope import Draft, Event, Sealed, Source
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, check_key
+from holdfast.records.ids import check_id, check_key, ulid_text
 from holdfast.records.reports import Query
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
@@ -63,6 +64,13 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the first of them."""
     at: int = 0
     repeated: bool = False
+    events: Sequence[Event | Sealed] = ()
+    """The same events, as they were written or are stored."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [event.id if isinstance(event, Event) else ulid_text(event.id) for event in self.events]
 
     def last(self, type_name: str) -> Any:
         """The facts of the last event of a type: what the caller asked for comes after what it entails."""
@@ -82,6 +90,7 @@ def change(
     key: str | None = None,
     same: Callable[[list[Event]], bool] | None = None,
     needs: Callable[[States], Sequence[str]] | None = None,
+    artifacts: Sequence[Artifact] = (),
 ) -> Changed:
     """Decide on the states of some streams and write the outcome, atomically.
 
@@ -91,7 +100,7 @@ def change(
     """
     key = None if key is None else check_key(key)
     try:
-        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs)
+        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs, artifacts)
     except (Refused, KeyReused):
         earlier = None if key is None else _earlier(ports, acting, streams[0], key, same)
         if earlier is None:
@@ -109,6 +118,7 @@ def _change(
     decide: Callable[[States], Drafts],
     key: str | None,
     needs: Callable[[States], Sequence[str]] | None,
+    artifacts: Sequence[Artifact],
 ) -> tuple[Changed, list[Event]]:
     attempt, fresh = 1, False
     while True:
@@ -129,7 +139,7 @@ def _change(
                 fresh = True
                 continue
             try:
-                return _write_decided(ports, acting, decided, states, wanted[0], key)
+                return _write_decided(ports, acting, decided, states, wanted[0], key, artifacts)
             except (VersionConflict, StaleEpoch) as error:
                 if attempt == DECISIONS or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
                     raise
@@ -170,20 +180,24 @@ def _decided(
 
 
 def _write_decided(
-    ports: Ports, acting: Acting, decided: list[Decided], states: States, first: str, key: str | None
+    ports: Ports,
+    acting: Acting,
+    decided: list[Decided],
+    states: States,
+    first: str,
+    key: str | None,
+    artifacts: Sequence[Artifact],
 ) -> tuple[Changed, list[Event]]:
     if not decided:
         return Changed(appended=None), []
     if key is not None and len(decided) > 1 and ports.journal.by_key(acting.tenant, first, key):
         raise KeyReused  # Only one part of several has the key: what it stands for is looked up, not compared.
-    batch = sealed_batch(ports, acting, decided)
+    batch = sealed_batch(ports, acting, decided, artifacts)
     appended = _append(ports, acting, decided, batch, states)
     if appended.repeated and key is not None:
         stored = ports.journal.by_key(acting.tenant, first, key)
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
-            return Changed(
-                appended=appended, facts=_facts([decode_event(event) for event in stored]), repeated=True
-            ), []
+            return _repeated(appended, [decode_event(event) for event in stored]), []
         # It was this very call, asked again because its outcome was unknown.
     place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
     changed = Changed(
@@ -191,12 +205,14 @@ def _write_decided(
         facts=tuple((draft.type, draft.facts) for draft in decided[place].events),
         version=appended.parts[place].first,
         at=batch.parts[place].events[0].at,
+        events=batch.parts[place].events,
     )
     return changed, told(ports, acting, decided, appended)
 
 
-def _facts(events: Sequence[Event]) -> tuple[tuple[str, Any], ...]:
-    return tuple((event.type, event.facts) for event in events)
+def _repeated(appended: Appended, events: list[Event]) -> Changed:
+    facts = tuple((event.type, event.facts) for event in events)
+    return Changed(appended=appended, facts=facts, version=events[0].version, repeated=True, events=events)
 
 
 def _earlier(
@@ -213,7 +229,7 @@ def _earlier(
             f"{events[0].version}, asked for in another way. Use a new key for a new operation."
         )
     placed = Placed(stream=stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
-    return Changed(appended=Appended(parts=(placed,), repeated=True), facts=_facts(events), repeated=True)
+    return _repeated(Appended(parts=(placed,), repeated=True), events)
 
 
 def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: Appended) -> list[Event]:
@@ -270,12 +286,13 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
     if len(set(names)) != len(names):
         raise InvalidValue("A stream occurs twice in one append. Put all its events into one part.")
     at = ports.clock.now_ms()
+    redact = ports.redact
     parts = tuple(
         Part(
             stream=part.stream,
             events=tuple(
                 seal(
-                    _for_subject(draft, acting),
+                    _for_subject(draft if redact is None else _redacted(redact, draft), acting),
                     id=ports.ids.ulid(),
                     at=at,
                     salt=ports.ids.salt(),
@@ -291,6 +308,10 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
     )
     source = Source(user=acting.user, origin=acting.origin, trust=acting.trust, app=__version__)
     return Batch(tenant=acting.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
+
+
+def _redacted(redact: Callable[[str], str], draft: Draft) -> Draft:
+    return draft if draft.content is None else replace(draft, content=redacting.content(redact, draft.content))
 
 
 def _for_subject(draft: Draft, acting: Acting) -> Draft:

@@ -22,6 +22,7 @@ from holdfast.errors import (
     VersionConflict,
 )
 from holdfast.flow.change import Changed, Drafts, States, change
+from holdfast.flow.redacting import clean
 from holdfast.flow.showing import event_at, field, frame_info, raw_id, row_of, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
@@ -59,6 +60,7 @@ def push(
     check_goal(content)
     if content.goal is None:
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
+    content = clean(ports, content)
     above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
     home = _home(stream, above)
     new = frame_id or ulid_text(ports.ids.ulid())
@@ -227,6 +229,7 @@ def update(
     """Change what a frame is for, what it may do, or whether it waits."""
     if content is not None:
         check_goal(content)
+    content = clean(ports, content)
     return on_frame(
         ports,
         acting,
@@ -259,6 +262,7 @@ def pop(
     Gives the frame as it ended, or None if it had ended before.
     """
     raw_id(frame_id)
+    content = clean(ports, content)
     stream = stream_of(ports, acting, frame_id)
     last: list[Frame] = []
 

@@ -10,6 +10,7 @@ from holdfast.core.decide import amounts, budgets, calls, evidence
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow.change import Changed
 from holdfast.flow.frames import like, on_frame
+from holdfast.flow.redacting import clean
 from holdfast.flow.showing import raw_id, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
@@ -67,7 +68,7 @@ def add_handle(
     key: str | None = None,
 ) -> str:
     """Attach evidence; gives the handle's id."""
-    name = handle or ulid_text(ports.ids.ulid())
+    name, content = handle or ulid_text(ports.ids.ulid()), clean(ports, content)
     changed = on_frame(
         ports,
         acting,
@@ -97,7 +98,7 @@ def remove_handles(
     if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
         raise InvalidValue("Name the handles to detach, each by its id.")
     removal = ulid_text(ports.ids.ulid())
-    content = None if reason is None else ReasonContent(reason=reason)
+    content = None if reason is None else clean(ports, ReasonContent(reason=reason))
     changed = on_frame(
         ports,
         acting,
@@ -127,7 +128,7 @@ def add_result(
     ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
 ) -> int:
     """Point to something the frame produced; gives its position."""
-    content = None if summary is None else frames.OutcomeContent(summary=summary)
+    content = None if summary is None else clean(ports, frames.OutcomeContent(summary=summary))
     changed = on_frame(
         ports,
         acting,
@@ -152,7 +153,7 @@ def begin_model(
 ) -> str:
     """Journal that a model is about to be called; gives the call's id."""
     call = ulid_text(ports.ids.ulid())
-    content = None if request is None else CallContent(arguments=request)
+    content = None if request is None else clean(ports, CallContent(arguments=request))
     changed = on_frame(
         ports,
         acting,
@@ -191,7 +192,7 @@ def end_model(
     record = amounts.usage_of(usage)
     if doubtful is not None:
         doubtful = amounts.usage_of(doubtful)
-    content = _call_content(response=response, provider_id=provider_id, error=error)
+    content = clean(ports, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     return _end(
         ports,
@@ -204,7 +205,7 @@ def end_model(
             call,
             usage=record,
             finish=finish,
-            error=None if error is None else _code(error),
+            error=None if error is None else _code(content.error),
             retryable=retryable,
             doubtful=None if doubtful is None else amounts.usage_of(doubtful),
             content=content,
@@ -226,7 +227,7 @@ def begin_tool(
 ) -> str:
     """Journal that a tool is about to be called; gives the call's id, which is also its idempotency key."""
     call = ulid_text(ports.ids.ulid())
-    content = _call_content(arguments=arguments, provider_id=provider_id)
+    content = clean(ports, _call_content(arguments=arguments, provider_id=provider_id))
     changed = on_frame(
         ports,
         acting,
@@ -253,7 +254,7 @@ def end_tool(
     tokens: int | None = None,
 ) -> Changed:
     """Journal what a tool returned, or that it failed or was given up."""
-    content = _call_content(value=value, error=error)
+    content = clean(ports, _call_content(value=value, error=error))
     failed = error is not None
     return _end(
         ports,
@@ -286,7 +287,7 @@ def end_run(
     ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
 ) -> Changed:
     """Journal what a memoised step gave; only what it gave is remembered, so that a failed one can be tried again."""
-    content = _call_content(value=value, error=error)
+    content = clean(ports, _call_content(value=value, error=error))
     failed = error is not None
     return on_frame(
         ports,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.errors import SessionClosed, SessionNotFound, ToolPairingError
+from holdfast.errors import Conflict, SessionClosed, SessionNotFound, ToolPairingError
 from holdfast.records.events.conversations import (
     CallRef,
     MessageAppended,
@@ -62,9 +62,11 @@ def is_over(state: StreamState, name: str) -> bool:
     return state.line.ended
 
 
-def begin_anew(session: StreamState) -> tuple[list[Draft], list[Draft]]:
+def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draft]]:
     """The next generation of a session that was reset: events for its line, and for itself if it is the first."""
     known = session.session or SessionState()
+    if known.status == "open" and known.generation <= line.generation:
+        raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # Only remembered, and stale.
     if known.status == "open":
         return [Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation))], []
     generation = known.generation + 1

@@ -1,0 +1,77 @@
+"""Import and export by the name of a format: `openai`, `responses`, `anthropic`.
+
+A conversation is given as its list of messages, or as the keyword arguments of a request with the
+system prompt and the tools beside them. Lines of holdfast's own form are in `lines.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.wire import anthropic, openai, responses
+from holdfast.core.wire.ids import Ids
+from holdfast.core.wire.notes import Reading
+from holdfast.core.wire.tools import tool_def
+from holdfast.errors import InvalidValue
+from holdfast.records.messages import Message, Repair, ToolDef
+
+Format = Literal["openai", "responses", "anthropic"]
+FORMATS: tuple[Format, ...] = ("openai", "responses", "anthropic")
+_RENDER = {"openai": openai.render, "responses": responses.render, "anthropic": anthropic.render}
+
+
+def read_conversation(format: str, given: Any) -> Reading:
+    """A conversation in a provider's form; what was broken is among the repairs."""
+    _check(format)
+    request = given if isinstance(given, Mapping) else {}
+    items = given if not isinstance(given, Mapping) else request.get("input" if format == "responses" else "messages")
+    if format == "openai":
+        reading = openai.read_messages(items or [])
+    elif format == "responses":
+        reading = responses.read_messages(items or [], instructions=request.get("instructions"))
+    else:
+        reading = anthropic.read_messages(items or [], system=request.get("system"))
+    tools, repairs = _tools(request.get("tools"))
+    model = request.get("model")
+    return msgspec.structs.replace(
+        reading,
+        tools=tools,
+        repairs=[*reading.repairs, *repairs],
+        model=model if isinstance(model, str) and model else None,
+    )
+
+
+def render_conversation(
+    format: str,
+    messages: Sequence[Message],
+    *,
+    system: str | None = None,
+    tools: Iterable[ToolDef] = (),
+    ids: Ids = "provider",
+) -> dict[str, Any]:
+    """A conversation as a request's keyword arguments, with the provider's own ids unless told otherwise."""
+    _check(format)
+    return _RENDER[format](messages, system=system, tools=tools, ids=ids)
+
+
+def _check(format: str) -> None:
+    if format not in FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(FORMATS)}.")
+
+
+def _tools(given: Any) -> tuple[tuple[ToolDef, ...], list[Repair]]:
+    """Tools that can be read, one of each name; others are left out of an import and reported."""
+    found: dict[str, ToolDef] = {}
+    repairs: list[Repair] = []
+    for item in given if isinstance(given, list | tuple) else ():
+        try:
+            tool = tool_def(item)
+        except InvalidValue as error:
+            repairs.append(Repair(index=0, problem="malformed", done=f"left out a tool: {error}"))
+            continue
+        if found.setdefault(tool.name, tool) is not tool:
+            repairs.append(Repair(index=0, problem="malformed", done=f"left out the second tool {tool.name}"))
+    return tuple(found.values()), repairs

@@ -1,0 +1,127 @@
+"""What callers hand over as plain data: copied, so that later changes of theirs do not reach a message.
+
+Providers' objects are taken apart by the `model_dump` they all have, so no SDK is imported, and
+also where they stand inside a dict, as in `{"role": "assistant", "content": response.content}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.values import words
+from holdfast.core.wire.notes import Notes
+from holdfast.errors import InvalidMessage
+
+DEEPEST = 48
+"""Leaves room for the levels that an event adds, within the nesting that the journal takes."""
+
+
+def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
+    """Dict, list, str, int, float, bool or None; what is none of these is an error or left out."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clean_text(value, notes)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _number(float(value), notes)
+    if depth > DEEPEST:
+        notes.wrong(
+            "malformed", f"A message is nested deeper than {DEEPEST} levels. Flatten it.", "left out what is too deep"
+        )
+        return None
+    if isinstance(value, Mapping):
+        return {_key(key, notes): plain(item, notes, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, notes, depth + 1) for item in value]
+    if is_record(value):
+        return plain(dumped(value), notes, depth + 1)
+    notes.wrong("malformed", _refusal(value), f"left out a {type(value).__name__}")
+    return None
+
+
+def clean_text(text: str, notes: Notes) -> str:
+    """Text that every backend can store: no NUL, no lone surrogates."""
+    # The plain string under a subclass of str, such as an enum's member.
+    text = text if type(text) is str else str.__str__(text)
+    if "\0" not in text and (text.isascii() or _is_unicode(text)):
+        return text
+    notes.wrong(
+        "malformed",
+        "Text holds a NUL character or a lone surrogate: it is binary data, or was decoded wrongly. "
+        "Clean the text, or append the data as a file.",
+        "put U+FFFD in the place of characters that are not text",
+    )
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is an object that can be taken apart."""
+    if isinstance(value, type):
+        return False
+    return callable(getattr(value, "model_dump", None)) or dataclasses.is_dataclass(value) or _is_struct(value)
+
+
+def dumped(value: Any) -> Any:
+    """A provider's object, a dataclass or a record as a mapping."""
+    dump = getattr(value, "model_dump", None)
+    try:
+        if not callable(dump):
+            return msgspec.to_builtins(value)
+        try:
+            # What the provider did not send is not sent back to it: some refuse their own nulls.
+            return dump(mode="json", exclude_unset=True, warnings=False)
+        except TypeError:
+            return dump()
+    except Exception as error:  # noqa: BLE001  it is another's code
+        raise InvalidMessage(
+            f"{type(value).__name__} cannot be read: {words(error)}. Pass its content as a dict."
+        ) from None
+
+
+def listed(items: Any, notes: Notes) -> Iterable[Any]:
+    """Items that can be gone through; anything but a list is one malformed item."""
+    if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
+        return items
+    notes.wrong("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
+    return ()
+
+
+def _key(key: Any, notes: Notes) -> str:
+    if isinstance(key, str):
+        return clean_text(key, notes)
+    notes.wrong("malformed", f"Object keys must be strings, not {type(key).__name__}.", "turned a key into text")
+    return clean_text(str(key), notes)
+
+
+def _number(value: float, notes: Notes) -> float | None:
+    if math.isfinite(value):
+        return value
+    notes.wrong("malformed", f"{value} is not a JSON number. Pass null or text instead.", "turned a number into null")
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_struct(value: Any) -> bool:
+    return isinstance(value, msgspec.Struct)
+
+
+def _refusal(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return (
+            "Bytes are not part of a provider's message. Append them as a file, or as a Message with an image or file."
+        )
+    return f"{type(value).__name__} is not plain data. Pass text, a dict, a Message or a provider's whole response."

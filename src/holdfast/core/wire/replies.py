@@ -1,0 +1,139 @@
+"""Providers' responses: the message in them, how it ended and what it used. The response itself is not kept.
+
+Of several choices the first is taken; `metadata["choices"]` says how many there were, and the
+usage is that of all. A reply that did not end by itself says so in `metadata["finish"]`: `length`,
+`max_tokens`, `max_output_tokens`, `content_filter`, `refusal`, `pause_turn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.wire import anthropic, openai, responses
+from holdfast.core.wire.checking import EMPTY
+from holdfast.core.wire.notes import Notes
+from holdfast.errors import InvalidMessage
+from holdfast.records.messages import Message
+from holdfast.records.usage import Usage
+
+_ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "completed")
+_REPLY_ONLY = ("annotations", "audio")
+
+
+def reply_kind(given: dict[str, Any]) -> str | None:
+    """Whose whole response this is, if it is one."""
+    if isinstance(given.get("choices"), list):
+        return "openai"
+    if given.get("object") == "response" and isinstance(given.get("output"), list):
+        return "responses"
+    ended = "stop_reason" in given or "usage" in given
+    if given.get("type") == "message" and ended and isinstance(given.get("content"), list):
+        return "anthropic"
+    return None
+
+
+def read_reply(given: dict[str, Any], kind: str, notes: Notes) -> Message:
+    """The message in a response."""
+    finish = _finish(given, kind)
+    read = {"openai": _chat_completion, "responses": _response, "anthropic": _anthropic_message}[kind]
+    try:
+        message = read(given, notes)
+        if message is None:
+            raise InvalidMessage(EMPTY)
+    except InvalidMessage as error:
+        if finish is None:
+            raise
+        raise InvalidMessage(f"{error} This reply did not end by itself, but by {finish}.") from None
+    model, provider_id = given.get("model"), given.get("id")
+    more: dict[str, Any] = {} if finish is None else {"finish": finish}
+    if kind == "openai" and len(given["choices"]) > 1:
+        more["choices"] = len(given["choices"])
+    return msgspec.structs.replace(
+        message,
+        provider="anthropic" if kind == "anthropic" else "openai",
+        model=model if isinstance(model, str) else None,
+        provider_id=provider_id if isinstance(provider_id, str) else None,
+        usage=read_usage(given.get("usage"), model if isinstance(model, str) else None),
+        metadata={**(message.metadata or {}), **more} or None,
+    )
+
+
+def read_usage(usage: Any, model: str | None = None) -> Usage | None:
+    """What a call used, from any provider's report. Input includes what was cached."""
+    if not isinstance(usage, dict):
+        return None
+    into = _details(usage, "prompt_tokens_details", "input_tokens_details")
+    out = _details(usage, "completion_tokens_details", "output_tokens_details")
+    cached = _count(into, "cached_tokens")
+    written = _count(into, "cache_write_tokens")
+    given = _count(usage, "prompt_tokens", "input_tokens")
+    if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
+        # Anthropic counts what was read from and written to the cache beside the input.
+        cached, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+        given = given + cached + written if "prompt_tokens" not in usage else given
+    return Usage(
+        input=given,
+        cached_input=cached,
+        cache_write=written,
+        output=_count(usage, "completion_tokens", "output_tokens"),
+        reasoning=_count(out, "reasoning_tokens", "thinking_tokens"),
+        model=model,
+    )
+
+
+def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
+    choice = given["choices"][0] if given["choices"] else None
+    choice = choice if isinstance(choice, dict) else {}
+    item = choice.get("message")
+    if not isinstance(item, dict):
+        what = "one chunk of a stream" if "delta" in choice else "a response without a message"
+        raise InvalidMessage(f"This is {what}. Collect the whole reply, then append it.")
+    said = {"role": "assistant", **{key: value for key, value in item.items() if key not in _REPLY_ONLY}}
+    audio = item.get("audio")
+    if said.get("content") is None and isinstance(audio, dict):
+        # The sound can be referred to for an hour only; the words stay.
+        said["content"] = audio.get("transcript")
+    return openai.read_message(said, notes)
+
+
+def _response(given: dict[str, Any], notes: Notes) -> Message | None:
+    messages = responses.read_items(given["output"], notes, reply=True)
+    return messages[0] if messages else None
+
+
+def _anthropic_message(given: dict[str, Any], notes: Notes) -> Message | None:
+    messages = anthropic.read_message({"role": "assistant", "content": given["content"]}, notes)
+    if not messages:
+        return None
+    (message,) = messages
+    parts = message.content
+    if isinstance(parts, list) and len(parts) == 1 and set(parts[0]) == {"type", "text"}:
+        return msgspec.structs.replace(message, content=parts[0]["text"])
+    return message
+
+
+def _finish(given: dict[str, Any], kind: str) -> str | None:
+    """Why a reply ended, unless it was complete."""
+    if kind == "openai":
+        choice = given["choices"][0] if given["choices"] else None
+        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    elif kind == "responses":
+        details = given.get("incomplete_details")
+        reason = (details.get("reason") if isinstance(details, dict) else None) or given.get("status")
+    else:
+        reason = given.get("stop_reason")
+    return reason if isinstance(reason, str) and reason not in _ENDED else None
+
+
+def _details(usage: dict[str, Any], *names: str) -> dict[str, Any]:
+    return next((usage[name] for name in names if isinstance(usage.get(name), dict)), {})
+
+
+def _count(usage: dict[str, Any], *names: str) -> int:
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+            return value
+    return 0

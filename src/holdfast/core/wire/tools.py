@@ -1,0 +1,141 @@
+"""Tool definitions, to and from each provider.
+
+A function tool is one `ToolDef` whichever form it came in. A tool that a provider hosts itself is
+kept as it is and told to that provider only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.core.codec import encode
+from holdfast.core.wire.given import plain
+from holdfast.core.wire.notes import Notes
+from holdfast.errors import InvalidValue
+from holdfast.records.messages import ToolDef
+
+_DATED = re.compile(r".+_\d{8}")
+"""Anthropic's hosted tools carry a date in their type."""
+_LONGEST_NAME = 128
+
+
+def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
+    """Tools from definitions in any provider's form, in their order."""
+    if given is None:
+        return ()
+    if isinstance(given, str | bytes | dict | ToolDef) or not isinstance(given, Iterable):
+        raise InvalidValue("Tools come as a list. Put a single one into a list.")
+    found = tuple(tool_def(item) for item in given)
+    names: set[str] = set()
+    for tool in found:
+        if tool.raw is None and tool.name in names:
+            raise InvalidValue(f"Two tools are named {tool.name}. Give each its own name.")
+        names.add(tool.name)
+    return found
+
+
+def tool_def(given: Any) -> ToolDef:
+    """One tool from its definition in any provider's form."""
+    if isinstance(given, ToolDef):
+        return _checked(given)
+    item = plain(given, Notes(strict=True)) if not callable(given) else None
+    if not isinstance(item, dict):
+        raise InvalidValue(
+            f"{type(given).__name__} is not a tool's definition. Give a ToolDef or a dict with its name and parameters."
+        )
+    kind = item.get("type")
+    if kind == "function" and isinstance(item.get("function"), dict):
+        return _function(item["function"], "parameters")
+    if kind == "function":
+        return _function(item, "parameters")
+    if kind in (None, "custom") and "input_schema" in item:
+        return _function(item, "input_schema")
+    if isinstance(kind, str) and kind:
+        inner = item.get("custom")
+        name = item.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or kind
+        return _checked(ToolDef(name=name, raw=item))
+    raise InvalidValue(
+        f"A tool's definition has neither a type nor an input_schema: {', '.join(map(str, item))[:80]}. "
+        "Give it in OpenAI's or Anthropic's form, or as a ToolDef."
+    )
+
+
+def to_openai(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+    """Tools for chat completions."""
+    out: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.raw is None:
+            strict = {} if tool.strict is None else {"strict": tool.strict}
+            out.append({"type": "function", "function": {**_described(tool), "parameters": tool.parameters, **strict}})
+        elif _owner(tool.raw) == "openai":
+            out.append(dict(tool.raw))
+        elif _is_custom(tool.raw):
+            out.append({"type": "custom", "custom": {key: tool.raw[key] for key in tool.raw if key != "type"}})
+    return out
+
+
+def to_responses(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+    """Tools for Responses. There a function is strict unless told otherwise, so it is always told."""
+    out: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.raw is None:
+            told = {**_described(tool), "parameters": tool.parameters, "strict": bool(tool.strict)}
+            out.append({"type": "function", **told})
+        elif _owner(tool.raw) == "responses":
+            out.append(dict(tool.raw))
+        elif _is_custom(tool.raw):
+            out.append({"type": "custom", **tool.raw["custom"]})
+    return out
+
+
+def to_anthropic(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
+    """Tools for Messages."""
+    out: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.raw is None:
+            strict = {"strict": True} if tool.strict else {}
+            out.append({**_described(tool), "input_schema": tool.parameters, **strict})
+        elif _owner(tool.raw) == "anthropic":
+            out.append(dict(tool.raw))
+    return out
+
+
+def _function(item: dict[str, Any], schema: str) -> ToolDef:
+    # Absent and null both mean: takes nothing.
+    given = {"parameters": item[schema]} if item.get(schema) is not None else {}
+    return _checked(
+        ToolDef(name=item.get("name") or "", description=item.get("description"), strict=item.get("strict"), **given)
+    )
+
+
+def _described(tool: ToolDef) -> dict[str, Any]:
+    return {"name": tool.name} if tool.description is None else {"name": tool.name, "description": tool.description}
+
+
+def _checked(tool: ToolDef) -> ToolDef:
+    """Records do not check their fields when they are made."""
+    if not isinstance(tool.name, str) or not tool.name.strip() or len(tool.name) > _LONGEST_NAME:
+        raise InvalidValue(f"A tool's name is {tool.name!r:.60}. Give one of 1 to {_LONGEST_NAME} characters.")
+    if tool.description is not None and not isinstance(tool.description, str):
+        raise InvalidValue(f"The description of {tool.name} is not text. Say in words what the tool does.")
+    if tool.strict is not None and not isinstance(tool.strict, bool):
+        raise InvalidValue(f"`strict` of {tool.name} is {tool.strict!r:.20}. Use True, False or None.")
+    if not isinstance(tool.parameters, dict) or (tool.raw is not None and not isinstance(tool.raw, dict)):
+        raise InvalidValue(f"The parameters of {tool.name} are not an object. Give a JSON schema.")
+    encode([tool.name, tool.description, tool.parameters, tool.raw])
+    return tool
+
+
+def _owner(raw: dict[str, Any]) -> str:
+    """Whose form a hosted tool's definition has."""
+    kind = raw.get("type")
+    if isinstance(kind, str) and (_DATED.fullmatch(kind) or kind == "mcp_toolset"):
+        return "anthropic"
+    return "openai" if isinstance(raw.get("custom"), dict) else "responses"
+
+
+def _is_custom(raw: dict[str, Any]) -> bool:
+    """Whether this is OpenAI's tool that takes free text, which both of its forms have."""
+    return raw.get("type") == "custom"

@@ -1,0 +1,143 @@
+"""Handing ended conversations over to memory: offered from the journal until taken, by one process at a time.
+
+The hand-over is journaled with the end of the session. A crash before it is confirmed offers it again
+under the same key; a memory that fails is asked again, a limited number of times, and each time is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import decode_event
+from holdfast.core.values import words
+from holdfast.errors import ActorBusy, SessionClosed
+from holdfast.flow.change import States, change
+from holdfast.flow.lines import span_of
+from holdfast.flow.owning import let_go, take
+from holdfast.flow.sessions import a_line, closed_draft, end_session, was_reset
+from holdfast.flow.showing import current, event_at
+from holdfast.ports import Acting, EndedConversation, Ports
+from holdfast.records.events.conversations import Segment, SessionClosing, SessionOffered
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.lines import Handover, SweptSessions
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.scope import Scope, parse_scope
+
+PAGE = 100
+_SHAPES = ("thread.forked", "message.retracted", "thread.ended")
+
+
+def offer(ports: Ports, acting: Acting, stream: str) -> int:
+    """Offer what a session has to hand over; gives how many were taken. Another process at it is left alone."""
+    if ports.memory is None or not _pending_of(ports, acting, stream):
+        return 0
+    try:
+        epoch = take(ports, acting, stream)
+    except ActorBusy:
+        return 0
+    try:
+        return sum(_offer(ports, acting, stream, handover) for handover in _pending_of(ports, acting, stream))
+    finally:
+        let_go(ports, acting, stream, epoch)
+
+
+def _pending_of(ports: Ports, acting: Acting, stream: str) -> list[Handover]:
+    session = current(ports, acting, stream).session
+    return [] if session is None else list(session.handovers.values())
+
+
+def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> bool:
+    event = event_at(ports, acting, stream, handover.version)
+    assert event is not None, "a hand-over names the event that made it"
+    closing: SessionClosing = event.facts
+    ended = _ended(ports, acting, stream, handover.id, closing, event.at)
+    failure: Exception | None = None
+    try:
+        assert ports.memory is not None
+        ports.memory.take(ended)
+    except Exception as error:  # noqa: BLE001  memory is somebody else's code
+        failure = error
+    attempts = handover.attempts + 1
+    given_up = failure is not None and attempts >= ports.settings.handover_attempts
+    facts = SessionOffered(handover=handover.id, taken=failure is None, attempts=attempts, given_up=given_up)
+    content = None if failure is None else ReasonContent(reason=words(failure))
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        known = states[stream].session
+        drafts = [Draft(type="session.offered", facts=facts, content=content)]
+        if known is None or handover.id not in known.handovers:
+            return {}
+        last = set(known.handovers) == {handover.id} and (failure is None or given_up)
+        if last and known.status == "closing" and known.generation == closing.generation:
+            drafts.append(closed_draft(known, reset=was_reset(states, stream)))
+        return {stream: drafts}
+
+    change(ports, acting, (stream,), decide, needs=partial(a_line, stream))
+    return failure is None
+
+
+def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:
+    session = str(parse_scope(stream).get("session"))
+
+    def read(thread: str) -> Iterator[Message]:
+        first, last = closing.spans[thread]
+        name = Scope.thread(session, thread).text
+        # As it was when it ended: what is retracted or said later under this id is not part of it.
+        for segment in (*reversed(_shared(ports, acting, name, first)), Segment(name, first, last, last)):
+            yield from span_of(ports, acting, segment)
+
+    return EndedConversation(
+        key=key,
+        tenant=acting.tenant,
+        session=session,
+        generation=closing.generation,
+        cause=closing.cause,
+        ended_at=at,
+        threads=tuple(sorted(closing.spans)),
+        read=read,
+    )
+
+
+def _shared(ports: Ports, acting: Acting, stream: str, floor: int) -> tuple[Segment, ...]:
+    """What a line had in common with others when the conversation after `floor` ended; nothing after a reset."""
+    shared: tuple[Segment, ...] = ()
+    query = Query(tenant=acting.tenant, stream=stream, types=_SHAPES, limit=PAGE)
+    while not floor and (page := ports.journal.read(query)):
+        for event in map(decode_event, page):
+            if event.type == "thread.ended":
+                return shared
+            shared = shared if event.facts.shared is None else event.facts.shared
+        query = replace(query, after=page[-1].version)
+    return shared
+
+
+def sweep_sessions(ports: Ports, acting: Acting) -> SweptSessions:
+    """End sessions that were idle too long, and offer what was not taken yet."""
+    now, ended, after = ports.clock.now_ms(), 0, ""
+    while idle := ports.journal.idle_sessions(acting.tenant, now, after, PAGE):
+        for stream in idle:
+            try:
+                id = str(parse_scope(stream).get("session"))
+                ended += end_session(ports, acting, id, cause="timeout", reset=True, quiet_at=now)
+            except SessionClosed:
+                continue
+        after = idle[-1]
+    taken = sum(offer(ports, acting, stream) for stream in list(_pending(ports, acting)))
+    return SweptSessions(ended=ended, handed_over=taken)
+
+
+def _pending(ports: Ports, acting: Acting) -> Iterator[str]:
+    after, seen = b"", set()
+    while found := ports.journal.find(acting.tenant, "session_handovers", None, None, after, PAGE):
+        for stream, row in found:
+            if stream not in seen:
+                seen.add(stream)
+                yield stream
+            key = row["handover_id"]
+            assert isinstance(key, bytes)
+            after = key

@@ -1,0 +1,214 @@
+"""Reading conversations: rows by place, newest or oldest first, and bodies of those that are wanted.
+
+The cost follows the answer: pages of rows, then one read for each stretch of a stream. A branch is read
+through what it shares with other lines, as those were when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.core.codec import decode_event
+from holdfast.core.said import large_texts, stored_message
+from holdfast.errors import MessageNotFound, Refused, SessionNotFound
+from holdfast.flow import artifacts
+from holdfast.flow.showing import current
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.conversations import Segment
+from holdfast.records.events.envelope import Event
+from holdfast.records.ids import ulid_bytes
+from holdfast.records.lines import Line
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.rows import Row, Span
+from holdfast.records.scope import Scope, parse_scope
+
+PAGE = 64
+APPENDED = ("message.appended",)
+NOW = 2**62
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A message's row with the stream that it lives in."""
+
+    stream: str
+    row: Row
+
+    @property
+    def version(self) -> int:
+        """Where it stands in its stream."""
+        return int(self.row["version"] or 0)
+
+    @property
+    def round(self) -> int:
+        """Where its round begins."""
+        return int(self.row["round"] or 0)
+
+
+def session_of(stream: str) -> str:
+    """The session's stream of a line."""
+    session = parse_scope(stream).get("session")
+    return stream if session is None else Scope.session(session).text
+
+
+def line_of(ports: Ports, acting: Acting, stream: str) -> Line:
+    """Where a line stands; refuses one that is not there."""
+    state = current(ports, acting, stream)
+    if state.line is None:
+        raise SessionNotFound(f"There is no conversation {stream}. Open it with hf.session(…), or check its id.")
+    return state.line
+
+
+def segments(stream: str, line: Line) -> list[Segment]:
+    """The stretches that a line consists of, nearest first: its own, then what it shares."""
+    return [Segment(stream, line.floor, NOW, NOW), *line.shared]
+
+
+def places(ports: Ports, acting: Acting, stream: str, *, before: Place | None = None) -> Iterator[Place]:
+    """The messages of a line, newest first, all or those before one of them. Rows only, page by page."""
+    found = segments(stream, line_of(ports, acting, stream))
+    if before is not None:
+        found = _from(found, before)
+        found[0] = Segment(before.stream, found[0].after, before.version - 1, found[0].at)
+    for segment in found:
+        yield from _walk(ports, acting, segment, backwards=True)
+
+
+def places_after(ports: Ports, acting: Acting, stream: str, after: Place | None = None) -> Iterator[Place]:
+    """The messages of a line, oldest first, all or those after one of them."""
+    found = segments(stream, line_of(ports, acting, stream))
+    if after is not None:
+        rest = len(_from(found, after))
+        found = found[: len(found) - rest + 1]
+        found[-1] = Segment(after.stream, max(after.version, found[-1].after), found[-1].until, found[-1].at)
+    for segment in reversed(found):
+        yield from _walk(ports, acting, segment, backwards=False)
+
+
+def _from(found: list[Segment], place: Place) -> list[Segment]:
+    start = next(number for number, segment in enumerate(found) if segment.stream == place.stream)
+    return found[start:]
+
+
+def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool) -> Iterator[Place]:
+    after, until = segment.after, segment.until
+    while True:
+        span = Span(table="messages", after=after, until=until, limit=PAGE, backwards=backwards)
+        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        yield from (Place(segment.stream, row) for row in rows if _stands(row, segment))
+        if len(rows) < PAGE:
+            return
+        last = int(rows[-1]["version"] or 0)
+        after, until = (after, last - 1) if backwards else (last, until)
+
+
+def _stands(row: Row, segment: Segment) -> bool:
+    """Whether a message was part of the line at the time that counts."""
+    retracted = row["retracted"]
+    return retracted is None or int(retracted) > segment.at
+
+
+def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message]:
+    """The messages at some places, in the same order, each stretch of a stream in one read."""
+    events: dict[tuple[str, int], Event] = {}
+    for stream in dict.fromkeys(place.stream for place in found):
+        events.update(_events(ports, acting, stream, {place.version for place in found if place.stream == stream}))
+    pinned = {(place.stream, place.version) for place in found if place.row["pinned"]}
+    return decoded(ports, acting, [events[place.stream, place.version] for place in found], pinned)
+
+
+def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], Event]:
+    first, last = min(wanted), max(wanted)
+    found: dict[tuple[str, int], Event] = {}
+    while first <= last:
+        query = Query(tenant=acting.tenant, stream=stream, after=first - 1, until=last, types=APPENDED, limit=256)
+        page = ports.journal.read(query)
+        found.update({(stream, one.version): decode_event(one) for one in page if one.version in wanted})
+        if len(page) < query.limit:
+            break
+        first = page[-1].version + 1
+    return found
+
+
+def decoded(
+    ports: Ports, acting: Acting, events: Sequence[Event], pinned: set[tuple[str, int]] | None = None
+) -> list[Message]:
+    """Stored messages with their large texts, which are artifacts, read in."""
+    found = []
+    for event in events:
+        if event.type in APPENDED:
+            texts = _large_texts(ports, acting, event)
+            found.append(stored_message(event, texts, (event.stream, event.version) in (pinned or ())))
+    return found
+
+
+def _large_texts(ports: Ports, acting: Acting, event: Event) -> dict[str, str]:
+    texts = {}
+    for name in large_texts(event.content):
+        body = artifacts.read(ports, acting, name)
+        if isinstance(body, bytes):
+            texts[name] = body.decode("utf-8", "replace")
+    return texts
+
+
+def messages(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    *,
+    limit: int | None = None,
+    before: Place | None = None,
+    after: Place | None = None,
+) -> list[Message]:
+    """A page of a line, oldest first: the newest `limit`, those before a message, or those after one."""
+    forwards = after is not None
+    walk = places_after(ports, acting, stream, after) if forwards else places(ports, acting, stream, before=before)
+    found: list[Place] = []
+    for place in walk:
+        if limit is not None and len(found) >= limit:
+            break
+        found.append(place)
+    return bodies(ports, acting, found if forwards else found[::-1])
+
+
+def history(ports: Ports, acting: Acting, stream: str) -> Iterator[Message]:
+    """A whole line, oldest first, a page at a time."""
+    yield from paged(ports, acting, places_after(ports, acting, stream))
+
+
+def paged(ports: Ports, acting: Acting, found: Iterator[Place]) -> Iterator[Message]:
+    """The messages at some places, read a page at a time."""
+    page: list[Place] = []
+    for place in found:
+        page.append(place)
+        if len(page) == PAGE:
+            yield from bodies(ports, acting, page)
+            page = []
+    if page:
+        yield from bodies(ports, acting, page)
+
+
+def span_of(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Message]:
+    """One stretch of a line, oldest first, a page at a time."""
+    yield from paged(ports, acting, _walk(ports, acting, segment, backwards=False))
+
+
+def place_of(ports: Ports, acting: Acting, stream: str, message: Message | str) -> Place:
+    """Where a message of this line is; refuses one that is not, or no longer, part of it."""
+    id = message.id if isinstance(message, Message) else message
+    if not isinstance(id, str) or not id:
+        raise MessageNotFound("Name a stored message: a Message that append or messages gave, or its id.")
+    try:
+        stored = ports.journal.event(acting.tenant, ulid_bytes(id))
+    except Refused:
+        stored = None
+    if stored is not None and stored.type in APPENDED:
+        for segment in segments(stream, line_of(ports, acting, stream)):
+            if segment.stream == stored.stream and segment.after < stored.version <= segment.until:
+                span = Span(table="messages", after=stored.version - 1, until=stored.version, limit=1)
+                for row in ports.journal.span(acting.tenant, segment.stream, span):
+                    if _stands(row, segment):
+                        return Place(segment.stream, row)
+    raise MessageNotFound(f"There is no message {id!r:.40} in {stream}. It was retracted, or belongs elsewhere.")

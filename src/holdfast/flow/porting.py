@@ -1,0 +1,170 @@
+"""Conversations in and out in providers' forms: repaired with a report, or refused; written as they were said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.pairing import repaired
+from holdfast.core.wire import lines as json_lines
+from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
+from holdfast.core.wire.notes import Reading
+from holdfast.errors import InvalidMessage, InvalidValue, NotFound
+from holdfast.flow import artifacts, conversing, lines, sessions
+from holdfast.ports import Acting, Ports
+from holdfast.records.lines import SessionState
+from holdfast.records.messages import Message, Part, Repair, ToolCallResult
+from holdfast.records.reports import Progress
+from holdfast.records.scope import MAIN_THREAD
+
+ALL_FORMATS = (*FORMATS, "jsonl")
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What came in, and everything that had to be put right on the way."""
+
+    messages: int
+    repairs: tuple[Repair, ...] = ()
+    repeated: bool = False
+
+
+def read(format: str, given: Any) -> Reading:
+    """A conversation in a form, with what was broken in it and in its pairing."""
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    reading = json_lines.read_messages(_lines(given)) if format == "jsonl" else read_conversation(format, given)
+    whole = repaired(reading.messages, open_calls="keep")
+    return replace(reading, messages=whole.messages, repairs=[*reading.repairs, *whole.repairs])
+
+
+def _lines(given: Any) -> list[str | bytes]:
+    if isinstance(given, str | bytes):
+        return given.split("\n") if isinstance(given, str) else given.split(b"\n")  # type: ignore[return-value]
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise InvalidMessage(f"JSON lines are text or a list of lines, not {type(given).__name__}.")
+    lines = list(given)
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str | bytes):
+            raise InvalidMessage(f"Line {number} is {type(line).__name__}, not text. Pass lines of JSON.")
+    return lines
+
+
+def import_conversation(
+    ports: Ports,
+    acting: Acting,
+    session: str,
+    thread: str,
+    format: str,
+    given: Any,
+    *,
+    strict: bool = False,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Messages at the end of a line in one commit; its system prompt, tools and model if the session has none."""
+    reading = read(format, given)
+    if strict and reading.repairs:
+        said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
+        raise InvalidMessage(f"The list is broken in {len(reading.repairs)} places, so nothing was imported. {said}")
+    _, stream = sessions.streams_of(session, thread)
+    system, messages = _system(reading)
+    known = sessions.session_state(ports, acting, session)
+    offered = sessions.Given(
+        system=system if known.system is None else None,
+        tools=(reading.tools or None) if known.tools is None else None,
+        model=reading.model if known.model is None else None,
+    )
+    if known.system is not None and system not in (None, _system_of(ports, acting, session, known)):
+        messages = reading.messages
+    sessions.open_session(ports, acting, session, thread, offered)
+    if not messages:
+        return Imported(messages=0, repairs=tuple(reading.repairs))
+    fresh = [_fresh(message) for message in messages]
+    found = conversing.append(ports, acting, stream, fresh, key=key, progress=progress)
+    return Imported(messages=len(found), repairs=tuple(reading.repairs))
+
+
+def _system_of(ports: Ports, acting: Acting, session: str, known: SessionState) -> Any:
+    """The system prompt that a session has: an import that is repeated finds the one that it set."""
+    own, _ = sessions.streams_of(session, MAIN_THREAD)
+    return sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
+
+
+def _system(reading: Reading) -> tuple[str | None, list[Message]]:
+    """The system prompt and the rest: given apart, or as the first message."""
+    if reading.system is not None:
+        return reading.system, reading.messages
+    first = reading.messages[0] if reading.messages else None
+    if first is not None and first.role == "system" and isinstance(first.content, str) and not first.name:
+        return first.content, reading.messages[1:]
+    return None, reading.messages
+
+
+def _fresh(message: Message) -> Message:
+    """A message as it comes from elsewhere: places and ids of another journal mean nothing here."""
+    return replace(
+        message,
+        id="",
+        stream="",
+        version=0,
+        timestamp=0,
+        round=0,
+        tokens=None,
+        tokenizer=None,
+        tool_calls=tuple(
+            replace(call, id="", provider_id=call.provider_id or call.id or None) for call in message.tool_calls
+        ),
+        tool_results=tuple(
+            replace(one, tool_call_id="", provider_id=one.provider_id or one.tool_call_id or None)
+            for one in message.tool_results
+        ),
+    )
+
+
+def export_conversation(ports: Ports, acting: Acting, session: str, thread: str, format: str) -> Any:
+    """A whole line: a request's keyword arguments, or JSON lines. Calls and results side by side, nothing left out."""
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    own, stream = sessions.streams_of(session, thread)
+    known = sessions.session_state(ports, acting, session)
+    system = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
+    tools = sessions.session_tools(ports, acting, known)
+    found = [with_bodies(ports, acting, message) for message in lines.history(ports, acting, stream)]
+    if format == "jsonl":
+        return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
+    messages = repaired(found, open_calls="keep").messages
+    return render_conversation(format, messages, system=system, tools=tools)
+
+
+def with_bodies(ports: Ports, acting: Acting, message: Message) -> Message:
+    """A message whose images and files are bytes again, as far as they are not erased."""
+    content = message.content
+    if isinstance(content, list):
+        content = _parts(ports, acting, content)
+    results = tuple(_result(ports, acting, result) for result in message.tool_results)
+    return replace(message, content=content, tool_results=results)
+
+
+def _result(ports: Ports, acting: Acting, result: ToolCallResult) -> ToolCallResult:
+    if not isinstance(result.result, list) or not all(isinstance(part, dict) for part in result.result):
+        return result
+    return replace(result, result=_parts(ports, acting, result.result))
+
+
+def _parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
+    found = []
+    for part in parts:
+        name = part.get("artifact")
+        if part.get("type") not in ("image", "file") or not isinstance(name, str):
+            found.append(part)
+            continue
+        rest = {key: value for key, value in part.items() if key != "artifact"}
+        try:
+            body = artifacts.read(ports, acting, name)
+        except NotFound:
+            body = None
+        found.append({**rest, "data": body} if isinstance(body, bytes) else rest)
+    return found

@@ -1,0 +1,349 @@
+"""Sessions: opened once, settings kept with them, ended for good or to begin anew.
+
+A session's settings and endings are in its own stream, each line of its conversation in another. What
+ends it ends all its lines in the same commit, so no message can slip in behind the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.core.codec import encode
+from holdfast.core.wire.tools import tool_defs
+from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
+from holdfast.flow import artifacts, redacting
+from holdfast.flow.change import change
+from holdfast.flow.showing import current, event_at, field
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Artifact
+from holdfast.records.events.conversations import (
+    SESSION_TEXTS,
+    SessionClosing,
+    SessionContent,
+    SessionOpened,
+    ThreadAdded,
+    ThreadEnded,
+    ThreadOpened,
+)
+from holdfast.records.events.conversations import (
+    SessionClosed as ClosedFacts,
+)
+from holdfast.records.events.envelope import ERASED, Draft
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.lines import SessionInfo, SessionState
+from holdfast.records.messages import ToolDef
+from holdfast.records.rows import SessionQuery, SessionRow
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.usage import Usage
+
+States = Mapping[str, StreamState]
+ORDERS = ("activity", "cost", "title")
+STATUSES = ("open", "closing", "ended", "closed")
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings as a caller gives them; what is None is not given."""
+
+    system: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+    tools: Sequence[Any] | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    idle_timeout: float | None = None
+    memory: str | None = None
+
+
+def streams_of(id: str, thread: str) -> tuple[str, str]:
+    """A session's own stream, and that of one of its lines."""
+    return Scope.session(check_id(id, "session id")).text, Scope.thread(id, check_id(thread, "thread id")).text
+
+
+def open_session(
+    ports: Ports, acting: Acting, id: str, thread: str, given: Given, *, create: bool = True
+) -> SessionState:
+    """A session and one of its lines, made if they are not there; new settings are noted."""
+    session, line = streams_of(id, thread)
+    given = _checked(ports, given)
+    known = current(ports, acting, session).session
+    if not create and (known is None or thread not in known.threads):
+        what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
+        raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
+    tools = None if given.tools is None else _tools(ports, acting, given.tools)
+    if known is not None and thread in known.threads and not _changes(ports, acting, session, known, given, tools):
+        return known
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        now = states[session].session
+        own: list[Draft] = []
+        if now is None:
+            own.append(_settings("session.opened", given, tools, ports))
+        elif changed := _changes(ports, acting, session, now, given, tools):
+            own.append(_settings("session.changed", changed, tools, ports))
+        if now is not None and thread in now.threads:
+            return {session: own}
+        if now is not None and now.status in ("closing", "closed") and not was_reset(states, session):
+            raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
+        own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
+        return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *begun(now)]}
+
+    needs = partial(a_line, session)
+    change(ports, acting, (session, line), decide, needs=needs, artifacts=() if tools is None else (tools,))
+    found = current(ports, acting, session).session
+    assert found is not None
+    return found
+
+
+def begun(known: SessionState | None) -> list[Draft]:
+    """What follows the first event of a new line: its generation, and that it waits if its session has ended."""
+    if known is None:
+        return []
+    drafts: list[Draft] = []
+    if known.generation:
+        drafts.append(Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation)))
+    if known.status != "open":
+        # As all other lines were reset: the first message in any of them begins the session anew.
+        drafts.append(Draft(type="thread.ended", facts=ThreadEnded(reset=True)))
+    return drafts
+
+
+def a_line(session: str, states: States) -> list[str]:
+    """One line of a session that is closing: whether that was a reset, each of its lines can tell."""
+    known = states[session].session
+    if known is None or known.status != "closing":
+        return []
+    return [Scope.thread(str(parse_scope(session).get("session")), known.threads[0]).text]
+
+
+def was_reset(states: States, session: str) -> bool:
+    """Whether a session that is closing begins anew with the next message."""
+    lines = [states[name].line for name in a_line(session, states)]
+    return any(line is not None and line.fresh for line in lines)
+
+
+def _checked(ports: Ports, given: Given) -> Given:
+    for name in ("system", "title", "model", "tokenizer"):
+        value = getattr(given, name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidValue(f"{name} must be text, not {type(value).__name__}.")
+    if given.model is not None:
+        check_id(given.model, "model", limit=256)
+    timeout = given.idle_timeout
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+        raise InvalidValue(f"idle_timeout must be seconds, more than 0, not {timeout!r}.")
+    if given.metadata is not None and not isinstance(given.metadata, dict):
+        raise InvalidValue("metadata must be a mapping of plain data.")
+    if ports.redact is None:
+        return given
+    texts = {name: redacting.value(ports.redact, getattr(given, name)) for name in SESSION_TEXTS}
+    return msgspec.structs.replace(given, **texts)
+
+
+def _tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
+    return artifacts.prepare(ports, acting, encode(msgspec.to_builtins(tool_defs(tools))))
+
+
+def _changes(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given, tools: Artifact | None
+) -> Given | None:
+    """What is given and not what is stored; None if nothing is."""
+    wanted = {name: value for name in SESSION_TEXTS if (value := getattr(given, name)) is not None}
+    texts = session_texts(ports, acting, stream, known, tuple(wanted))
+    different = {name: value for name, value in wanted.items() if texts.get(name) != value}
+    for name in ("model", "memory"):
+        if getattr(given, name) not in (None, getattr(known, name)):
+            different[name] = getattr(given, name)
+    tokenizer = _tokenizer(ports, given)
+    if tokenizer not in (None, known.tokenizer):
+        different["tokenizer"] = tokenizer
+    if given.idle_timeout is not None and round(given.idle_timeout * 1000) != known.idle_timeout_ms:
+        different["idle_timeout"] = given.idle_timeout
+    if tools is not None and tools.name.hex() != known.tools:
+        different["tools"] = given.tools
+    return Given(**different) if different else None
+
+
+def _tokenizer(ports: Ports, given: Given) -> str | None:
+    """The tokenizer that a session's messages are counted with from now on."""
+    assert ports.models is not None
+    if given.tokenizer is not None:
+        return ports.models.tokenizer(given.tokenizer).name
+    return None if given.model is None else ports.models.info(given.model).tokenizer
+
+
+def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports) -> Draft:
+    name = None if tools is None or given.tools is None else tools.name.hex()
+    texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
+    facts = SessionOpened(
+        model=given.model,
+        tokenizer=_tokenizer(ports, given),
+        tools=name,
+        idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
+        memory=given.memory,
+        texts=tuple(texts),
+        artifacts=() if name is None else (name,),
+    )
+    return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
+
+
+def session_texts(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS
+) -> dict[str, Any]:
+    """The system prompt, title and metadata of a session, as far as they are not erased."""
+    versions = {name: version for name in names if (version := getattr(known, name)) is not None}
+    events = {version: event_at(ports, acting, stream, version) for version in set(versions.values())}
+    found = {name: field(events[version], name) for name, version in versions.items()}
+    return {name: value for name, value in found.items() if value is not None and value is not ERASED}
+
+
+def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[ToolDef, ...]:
+    """The tools that a session's model is told about."""
+    if known.tools is None:
+        return ()
+    body = artifacts.read(ports, acting, known.tools)
+    return msgspec.json.decode(body, type=tuple[ToolDef, ...]) if isinstance(body, bytes) else ()
+
+
+def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
+    """What a session is now; refuses one that is not there."""
+    found = current(ports, acting, Scope.session(check_id(id, "session id")).text).session
+    if found is None:
+        raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
+    return found
+
+
+# ending
+
+
+def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
+    """End a session in one commit; False if there was nothing to end.
+
+    With `quiet_at`, only if nothing was said for as long as its timeout says by then.
+    """
+    session = Scope.session(check_id(id, "session id")).text
+    current(ports, acting, session)  # Nothing is left undone because of a status that was only remembered.
+
+    def lines(states: States) -> list[str]:
+        known = states[session].session
+        return [] if known is None else [Scope.thread(id, thread).text for thread in known.threads]
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        known = states[session].session
+        if known is None:
+            raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
+        if known.status in ("closed", "closing") and not (reset and cause == "reset"):
+            raise SessionClosed(f"Session {id!r} was closed already.")
+        found = {name: states[name] for name in lines(states)}
+        if (known.status == "ended" and reset) or (quiet_at is not None and _busy(known, found, quiet_at)):
+            return {}
+        return _ending(ports, known, session, found, cause, reset)
+
+    return change(ports, acting, (session,), decide, needs=lines).appended is not None
+
+
+def _busy(known: SessionState, lines: States, now: int) -> bool:
+    """Whether something was said since the session was taken for idle."""
+    newest = max((state.line.newest_at for state in lines.values() if state.line is not None), default=0)
+    return known.status != "open" or known.idle_timeout_ms is None or newest + known.idle_timeout_ms > now
+
+
+def _ending(
+    ports: Ports, known: SessionState, session: str, lines: States, cause: str, reset: bool
+) -> dict[str, list[Draft]]:
+    spans = {
+        str(parse_scope(name).get("thread")): (state.line.floor, state.line.newest)
+        for name, state in lines.items()
+        if state.line is not None and state.line.messages
+    }
+    again = known.status in ("closed", "closing")
+    handover = ulid_text(ports.ids.ulid()) if spans and ports.memory is not None and not again else None
+    closing = SessionClosing(
+        cause=cause, generation=known.generation, reset=reset, handover=handover, spans={} if again else spans
+    )
+    own = [Draft(type="session.closing", facts=closing)]
+    if handover is None and not known.handovers:
+        own.append(closed_draft(known, reset=reset))
+    drafts = {session: own}
+    for name, state in lines.items():
+        dropped = () if state.line is None else tuple(state.line.calls)
+        drafts[name] = [Draft(type="thread.ended", facts=ThreadEnded(reset=reset, dropped=dropped))]
+    return drafts
+
+
+def closed_draft(known: SessionState, *, reset: bool) -> Draft:
+    """The last word about a session's end."""
+    return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
+
+
+# lists
+
+
+def sessions(
+    ports: Ports,
+    acting: Acting,
+    *,
+    user: str | None = None,
+    title: str | None = None,
+    status: str | None = None,
+    order: str = "activity",
+    limit: int | None = None,
+) -> Iterator[SessionInfo]:
+    """Sessions, most recently active first, or by cost or title; `title` keeps those whose title holds it."""
+    if order not in ORDERS:
+        raise InvalidValue(f"order must be one of {', '.join(ORDERS)}, not {order!r}.")
+    if status is not None and status not in STATUSES:
+        raise InvalidValue(f"status must be one of {', '.join(STATUSES)}, not {status!r}.")
+    if user is not None:
+        check_id(user, "user")
+    found = _listed(ports, acting, SessionQuery(user=user, status=status), title)
+    if order == "cost":
+        found = iter(sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id)))
+    elif order == "title":
+        found = iter(sorted(found, key=lambda one: ((one.title or "").casefold(), one.id)))
+    for number, info in enumerate(found):
+        if limit is not None and number >= limit:
+            return
+        yield info
+
+
+def _listed(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
+    while page := ports.journal.sessions(acting.tenant, query):
+        for row in page:
+            info = _info(ports, acting, row)
+            if title is None or title.casefold() in (info.title or "").casefold():
+                yield info
+        query = msgspec.structs.replace(query, before=page[-1].place)
+
+
+def _info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
+    title = None
+    if row.title_version is not None:
+        title = field(event_at(ports, acting, row.stream, row.title_version), "title") or None
+    return SessionInfo(
+        id=str(parse_scope(row.stream).get("session")),
+        status=row.status,
+        title=title,
+        model=row.model,
+        user=row.user,
+        opened_at=row.opened_at,
+        active_at=row.active_at,
+        messages=row.messages,
+        threads=row.threads,
+        usage=row.usage,
+    )
+
+
+def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
+    """What all lines of a session used, as their providers reported it."""
+    total = Usage(cost=0)
+    for thread in session_state(ports, acting, id).threads:
+        line = current(ports, acting, Scope.thread(id, thread).text).line
+        if line is None:
+            raise NotFound(f"The thread {thread!r} of session {id!r} cannot be read.")
+        total = total + line.usage
+    return total

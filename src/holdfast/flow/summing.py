@@ -1,0 +1,231 @@
+"""Summaries of stored conversations: an exact range, made from its originals, noted by compare-and-set.
+
+What is covered is fixed before the summarizer runs. When it is done, the summary is written only if
+nothing of that range was retracted, summarised or reset meanwhile; messages that arrived are not in it
+and stay. An empty or failed summary changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, takewhile
+
+import msgspec
+
+from holdfast.core.counting import Framing, framing_of, message_tokens
+from holdfast.core.pairing import repaired, rounds
+from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
+from holdfast.flow import redacting
+from holdfast.flow.change import States, change
+from holdfast.flow.conversing import counting
+from holdfast.flow.lines import NOW, Place, bodies, line_of, places, segments, span_of
+from holdfast.flow.showing import current, event_at, field
+from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.records.events.conversations import Segment, Stretch, SummaryContent, SummaryMade
+from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.lines import Summary
+from holdfast.records.messages import Message
+from holdfast.records.rows import Row, Span
+
+CountMessage = Callable[[Message], int]
+
+PREFIX = "Summary of previous context: "
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be summarised: the range, its messages, and the version that it was taken at."""
+
+    stream: str
+    covers: tuple[Stretch, ...]
+    at_version: int
+    messages: tuple[Message, ...]
+    replaces: tuple[int, ...] = ()
+
+
+def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = False) -> Plan | None:
+    """The rounds of a line that are older than the newest `keep` and not covered yet.
+
+    With `whole`, also those that earlier summaries cover: one summary for all, made from the originals.
+    """
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
+        raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
+    state = current(ports, acting, stream)
+    line = line_of(ports, acting, stream)
+    if line.ended:
+        raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
+    standing = summaries(ports, acting, stream)
+    found = _uncovered(ports, acting, stream, () if whole else standing)
+    messages = bodies(ports, acting, found)
+    end = _older_than(messages, keep, set(line.calls))
+    if not end or (whole and is_covered(found[end - 1], standing)):
+        return None
+    return Plan(
+        stream=stream,
+        covers=_stretches(found[:end]),
+        at_version=state.version,
+        messages=tuple(messages[:end]),
+        replaces=tuple(one.version for one in standing if one.stream == stream) if whole else (),
+    )
+
+
+def is_covered(place: Place, standing: Sequence[Summary]) -> bool:
+    """Whether a summary stands for the message at a place."""
+    return any(
+        one.stream == place.stream and one.first <= place.version <= one.last
+        for summary in standing
+        for one in summary.covers
+    )
+
+
+def _uncovered(ports: Ports, acting: Acting, stream: str, standing: Sequence[Summary]) -> list[Place]:
+    """What no summary stands for, oldest first: they cover a line from its beginning, so this is its end."""
+    found = list(takewhile(lambda place: not is_covered(place, standing), places(ports, acting, stream)))
+    return found[::-1]
+
+
+def _older_than(messages: Sequence[Message], keep: int, waiting: set[str]) -> int:
+    """How many messages are whole rounds before the newest `keep` and before any call that still waits."""
+    found = [each.indexes for each in rounds(messages)]
+    kept = found[max(len(found) - keep, 0) :]
+    kept += [one for one in found if any(call.id in waiting for at in one for call in messages[at].tool_calls)]
+    end = min((one[0] for one in kept), default=len(messages))
+    # A late result stands behind its round: the range ends before the first round that is not complete in it.
+    while torn := [one[0] for one in found if one[0] < end <= one[-1]]:
+        end = torn[0]
+    return end
+
+
+def _stretches(found: Sequence[Place]) -> tuple[Stretch, ...]:
+    groups = [(stream, list(group)) for stream, group in groupby(found, key=lambda place: place.stream)]
+    return tuple(Stretch(stream, group[0].version, group[-1].version) for stream, group in groups)
+
+
+def note(ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str = "moderate") -> Summary:
+    """Write a summary of what was planned, unless the range is no longer what it was."""
+    if not isinstance(text, str) or not text.strip():
+        raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
+    if ports.redact is not None:
+        text = redacting.text(ports.redact, text)
+    tokenizer, info = counting(ports, acting, plan.stream)
+    tokens = summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
+    trust = max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external")
+    own = next((one for one in plan.covers if one.stream == plan.stream), Stretch(plan.stream, 0, 0))
+    facts = SummaryMade(
+        summary=ulid_text(ports.ids.ulid()),
+        first=own.first,
+        last=own.last,
+        shared=tuple(one for one in plan.covers if one.stream != plan.stream),
+        at_version=plan.at_version,
+        messages=len(plan.messages),
+        tokens=tokens,
+        tokenizer=tokenizer.name,
+        trust=trust,
+        method=method,
+        level=level,
+        replaces=plan.replaces,
+    )
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        line = states[plan.stream].line
+        if line is None or line.ended or line.edited > plan.at_version:
+            raise Conflict(
+                f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
+            )
+        return {plan.stream: [Draft(type="summary.made", facts=facts, content=SummaryContent(text=text))]}
+
+    changed = change(ports, acting, (plan.stream,), decide)
+    return Summary(
+        id=facts.summary,
+        stream=plan.stream,
+        version=changed.version_of("summary.made"),
+        covers=plan.covers,
+        messages=len(plan.messages),
+        text=text,
+        tokens=tokens,
+        tokenizer=tokenizer.name,
+        method=method,
+        trust=trust,
+    )
+
+
+def summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
+    """What a summary costs where it is shown."""
+    return message_tokens(Message(role="user", content=PREFIX + text), tokenizer.count, framing)
+
+
+def source(plan: Plan) -> list[Message]:
+    """The originals as a summarizer is given them: valid, with every call next to its result."""
+    return repaired(plan.messages).messages
+
+
+def summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
+    """The summaries that stand for parts of a line now, oldest first; none stands for what another does."""
+    found: list[Summary] = []
+    for segment in segments(stream, line_of(ports, acting, stream)):
+        for row in _rows(ports, acting, segment):
+            summary = _summary(ports, acting, segment.stream, row)
+            if not any(_overlap(summary, known) for known in found):
+                found.append(summary)
+    return found[::-1]
+
+
+def _rows(ports: Ports, acting: Acting, segment: Segment) -> list[Row]:
+    """The summaries made in a stretch that stand for messages of it, newest first."""
+    span = Span(table="summaries", after=segment.after, until=segment.at, limit=1_000, backwards=True)
+    return [
+        row
+        for row in ports.journal.span(acting.tenant, segment.stream, span)
+        if (row["retired"] is None or int(row["retired"]) > segment.at) and int(row["last"] or 0) <= segment.until
+    ]
+
+
+def _overlap(one: Summary, other: Summary) -> bool:
+    pairs = ((a, b) for a in one.covers for b in other.covers)
+    return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
+
+
+def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
+    event = event_at(ports, acting, stream, int(row["version"] or 0))
+    assert event is not None, "a summary's row names its event"
+    facts: SummaryMade = event.facts
+    text = field(event, "text")
+    return Summary(
+        id=facts.summary,
+        stream=stream,
+        version=event.version,
+        covers=covers(facts, stream),
+        messages=facts.messages,
+        text="[erased]" if text is ERASED else text or "",
+        tokens=facts.tokens,
+        tokenizer=facts.tokenizer,
+        method=facts.method,
+        trust=facts.trust,
+    )
+
+
+def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
+    """What a summary in a stream stands for, oldest first."""
+    return (*facts.shared, Stretch(stream, facts.first, facts.last)) if facts.last else facts.shared
+
+
+def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
+    """The messages that a summary stands for, exactly as they were said."""
+    wanted = ulid_bytes(summary)
+    line = segments(stream, line_of(ports, acting, stream))
+    for segment in line:
+        span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)
+        for row in ports.journal.span(acting.tenant, segment.stream, span):
+            if row["summary_id"] == wanted:
+                found = _summary(ports, acting, segment.stream, row)
+                return [message for one in found.covers for message in _original(ports, acting, found, one, line)]
+    raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
+
+
+def _original(
+    ports: Ports, acting: Acting, summary: Summary, stretch: Stretch, line: Sequence[Segment]
+) -> Iterator[Message]:
+    """A stretch as it was when it was summarised."""
+    shared = {segment.stream: segment.at for segment in line}
+    at = summary.version - 1 if stretch.stream == summary.stream else shared.get(stretch.stream, NOW)
+    return span_of(ports, acting, Segment(stretch.stream, stretch.first - 1, stretch.last, at))

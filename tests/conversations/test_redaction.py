@@ -1,0 +1,92 @@
+"""The redaction hook: what it takes out is in no event, no artifact, no count; and everything still works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message, ToolCallRequest
+
+EMAIL = re.compile(r"[\w.]+@[\w.]+\.\w+")
+
+
+def hide(text: str) -> str:
+    return EMAIL.sub("[email]", text)
+
+
+def everything(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_nothing_that_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db", redact=hide) as hf:
+        chat = hf.session("alice", system="Ask ann@x.org", title="Of bob@x.org", metadata={"of": "cat@x.org"})
+        chat.append("I am dan@x.org")
+        chat.append(Message(role="user", content=[{"type": "text", "text": "or eve@x.org"}], name="fay@x.org"))
+        call = ToolCallRequest(name="send", arguments='{"to": "gus@x.org", "n": 1}', provider_id="c1")
+        asked = chat.append(Message(role="assistant", content="Sending to gus@x.org", tool_calls=(call,)))
+        chat.append_result(asked.tool_calls[0], {"sent": ["hal@x.org", 5]})
+        chat.append("see", files=[("list.csv", b"ida@x.org,1")])
+        chat.append("jon@x.org " * 30_000)
+        chat.compact(keep=1, summarizer=lambda messages: "Said kim@x.org")
+        with hf.frame("Write to lea@x.org", key="k", inputs={"to": "max@x.org"}) as frame:
+            frame.run(lambda: "ned@x.org", key="step")
+        chat.rewind(to=asked, reason="pam@x.org asked")
+        assert asked.tool_calls[0].args == {"to": "[email]", "n": 1}
+        assert asked.tool_calls[0].id
+    raw = everything(tmp_path)
+    assert b"@x.org" not in raw
+    assert b"[email]" in raw
+
+
+def test_pairing_keys_and_repeats_work_with_placeholders(tmp_path: Path) -> None:
+    for _ in range(2):
+        with holdfast.open(tmp_path / "a.db", redact=hide) as hf:
+            chat = hf.session("alice", system="Ask ann@x.org")
+            call = ToolCallRequest(name="send", arguments='{"to":"gus@x.org"}', provider_id="c1")
+            asked = chat.append(Message(role="assistant", tool_calls=(call,)), key="call")
+            chat.append_result(asked.tool_calls[0], "to gus@x.org", key="result")
+            with hf.frame("Write to lea@x.org", key="k", inputs={"to": "max@x.org"}) as frame:
+                frame.run(lambda: "ned@x.org", key="step")
+            assert len(chat) == 2
+            assert chat.pack().to_openai()["messages"][2]["content"] == "to [email]"
+            assert hf.journal.version("session/alice") == 2, "the same settings are the same when redacted"
+
+
+def test_tokens_are_those_of_what_is_stored(tmp_path: Path) -> None:
+    with holdfast.open("memory:", redact=hide) as hidden, holdfast.open("memory:") as plain:
+        one = hidden.session("a").append("mail somebody.with.a.long.name@example.org")
+        two = plain.session("a").append("mail [email]")
+        assert one.tokens == two.tokens
+
+
+def test_reasoning_that_cannot_be_changed_is_dropped_if_it_says_too_much() -> None:
+    def item(text: str) -> dict:
+        return {"type": "reasoning", "provider": "anthropic", "item": {"type": "thinking", "thinking": text}}
+
+    with holdfast.open("memory:", redact=hide) as hf:
+        message = Message(role="assistant", content=[item("of ann@x.org"), item("fine"), {"type": "text", "text": "x"}])
+        kept = hf.session("a").append(message).content
+        assert [part["type"] for part in kept] == ["reasoning", "text"]
+        assert kept[0] == item("fine")
+
+
+@pytest.mark.parametrize("hook", [lambda text: None, lambda text: 1 / 0])
+def test_a_hook_that_fails_is_named_and_nothing_is_written(hook: object) -> None:
+    with holdfast.open("memory:", redact=hook) as hf:
+        with pytest.raises(holdfast.RedactionFailed, match="hook"):
+            hf.session("alice", system="x")
+        chat = hf.session("alice")
+        before = hf.journal.position()
+        with pytest.raises(holdfast.RedactionFailed, match="hook"):
+            chat.append("hello")
+        assert hf.journal.position() == before
+
+
+def test_something_that_is_no_hook_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(holdfast.InvalidValue, match="redact must be"):
+        holdfast.open(tmp_path / "a.db", redact="yes")
+    assert not (tmp_path / "a.db").exists()
