@@ -14,7 +14,7 @@
 Imports point one way: cli → testing → client → connect → flow | journal → ports → core → records → errors.
 """
 
-from importlib import import_module
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client import Holdfast, open
@@ -237,5 +237,5 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

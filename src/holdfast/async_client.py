@@ -13,164 +13,22 @@ from typing import Any, Self
 
 from holdfast.async_frame import AsyncFrame, RootFrame
 from holdfast.async_index import AsyncIndexView
+from holdfast.async_journal import AsyncJournalView
+from holdfast.async_memory import AsyncMemory, offering, on_a_loop
+from holdfast.async_session import AsyncSession, paged
+from holdfast.async_summing import AnySummarizer
 from holdfast.async_threads import Threads, on_loop
 from holdfast.client import Holdfast, frame_scope
 from holdfast.client import open as open_sync
 from holdfast.client_index import IndexView
-from holdfast.client_journal import JournalView, StrPath
-from holdfast.flow import reading
-from holdfast.ports import Clock, Ids
-from holdfast.records.batches import Appended
-from holdfast.records.events.envelope import Erased, Event
+from holdfast.client_journal import JournalView
+from holdfast.ports import Clock, Ids, Memory, Tokenizer
+from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
-from holdfast.records.reports import Erasure, Progress, Query, Verified
+from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
-from holdfast.records.scope import Address
+from holdfast.records.scope import MAIN_THREAD
 from holdfast.records.settings import Settings
-
-
-class AsyncJournalView:
-    """`hf.journal` for asyncio: the methods of JournalView, awaited."""
-
-    def __init__(self, view: JournalView, threads: Threads) -> None:
-        self._view = view
-        self._threads = threads
-
-    async def events(
-        self,
-        scope: Address | None = None,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        types: Sequence[str] = (),
-        backwards: bool = False,
-    ) -> AsyncIterator[Event]:
-        """See JournalView.events. One crossing per page."""
-        query: Query | None = self._view._query(scope, after, until, types, backwards)
-        while query is not None:
-            found = await self._threads.run(reading.page, self._view._ports, query)
-            for event in found:
-                yield event
-            query = reading.next_query(query, found)
-
-    async def subscribe(
-        self,
-        scope: Address | None = None,
-        *,
-        after: int | None = None,
-        types: Sequence[str] = (),
-        timeout: float | None = None,
-    ) -> AsyncIterator[Event]:
-        """See JournalView.subscribe. Waiting takes no thread."""
-        reading.check_timeout(timeout)
-        ports = self._view._ports
-        start = await self._threads.run(self._view._start, scope) if after is None else after
-        following = reading.Following(ports, self._view._query(scope, start, None, types, False))
-        loop, happened = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell() -> None:
-            try:
-                loop.call_soon_threadsafe(happened.set)
-            except RuntimeError:
-                pass  # The loop has been closed, and whoever waited in it is gone.
-
-        unwatch = ports.journal.watch(tell)
-        try:
-            last = ports.clock.monotonic()
-            while True:
-                happened.clear()
-                found = await self._threads.run(following.ready)
-                for event in found:
-                    yield event
-                if found:
-                    last = ports.clock.monotonic()
-                    continue
-                if timeout is not None and ports.clock.monotonic() - last >= timeout:
-                    return
-                try:
-                    await asyncio.wait_for(happened.wait(), reading.POLL_SECONDS)
-                except TimeoutError:
-                    pass  # Nothing here; another process may have written.
-        finally:
-            unwatch()
-
-    async def append(
-        self,
-        scope: Address,
-        type: str,
-        content: Any = None,
-        *,
-        facts: dict[str, Any] | None = None,
-        key: str | None = None,
-        expected: int | None = None,
-        subject: str | None = None,
-        files: Sequence[bytes] = (),
-    ) -> Appended:
-        """See JournalView.append."""
-        return await self._threads.run(
-            self._view.append,
-            scope,
-            type,
-            content,
-            facts=facts,
-            key=key,
-            expected=expected,
-            subject=subject,
-            files=files,
-        )
-
-    async def happened(self, scope: Address, key: str) -> list[Event]:
-        """See JournalView.happened."""
-        return await self._threads.run(self._view.happened, scope, key)
-
-    async def version(self, scope: Address) -> int:
-        """See JournalView.version."""
-        return await self._threads.run(self._view.version, scope)
-
-    async def streams(self) -> AsyncIterator[str]:
-        """See JournalView.streams."""
-        for name in await self._threads.run(lambda: list(self._view.streams())):
-            yield name
-
-    async def tenants(self) -> list[str]:
-        """See JournalView.tenants."""
-        return await self._threads.run(self._view.tenants)
-
-    async def position(self) -> int:
-        """See JournalView.position."""
-        return await self._threads.run(self._view.position)
-
-    async def artifact(self, name: str) -> bytes | Erased:
-        """See JournalView.artifact."""
-        return await self._threads.run(self._view.artifact, name)
-
-    async def collect(self) -> int:
-        """See JournalView.collect."""
-        return await self._threads.run(self._view.collect)
-
-    async def verify(self, *, progress: Progress | None = None) -> Verified:
-        """See JournalView.verify."""
-        return await self._threads.run(self._view.verify, progress=progress)
-
-    async def rebuild(self, *, progress: Progress | None = None) -> int:
-        """See JournalView.rebuild."""
-        return await self._threads.run(self._view.rebuild, progress=progress)
-
-    async def erase(self, subject: str) -> Erasure:
-        """See JournalView.erase."""
-        return await self._threads.run(self._view.erase, subject)
-
-    async def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
-        """See JournalView.backup."""
-        await self._threads.run(self._view.backup, target, progress=progress)
-
-    async def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
-        """See JournalView.export."""
-        return await self._threads.run(self._view.export, target, until=until, progress=progress)
-
-    async def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
-        """See JournalView.import_."""
-        return await self._threads.run(self._view.import_, source, progress=progress)
 
 
 class AsyncHoldfast:
@@ -215,6 +73,77 @@ class AsyncHoldfast:
             on_error=on_error,
         )
         return AsyncFrame(frame, self._threads)
+
+    async def session(
+        self,
+        id: str,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        thread: str = MAIN_THREAD,
+        create: bool = True,
+    ) -> AsyncSession:
+        """See Holdfast.session."""
+        found = await self._threads.run(
+            self._client.session,
+            id,
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+            thread=thread,
+            create=create,
+        )
+        return AsyncSession(found, self._threads)
+
+    async def new_session(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> AsyncSession:
+        """See Holdfast.new_session."""
+        found = await self._threads.run(
+            self._client.new_session,
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+        return AsyncSession(found, self._threads)
+
+    def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        status: str | None = None,
+        order: str = "activity",
+        limit: int | None = None,
+    ) -> AsyncIterator[SessionInfo]:
+        """See Holdfast.sessions. One crossing per page."""
+        found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
+        return paged(self._threads, found)
+
+    async def sweep_sessions(self) -> SweptSessions:
+        """See Holdfast.sweep_sessions."""
+        return await offering(self._threads, self._client.sweep_sessions)
 
     def questions(self) -> AsyncIterator[QuestionInfo]:
         """Every open question that somebody can answer, oldest frame first."""
@@ -317,6 +246,26 @@ def open_async(
     settings: Settings | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
+    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    redact: Callable[[str], str] | None = None,
+    memory: Memory | AsyncMemory | None = None,
+    summarizer: AnySummarizer | None = None,
 ) -> Opening:
-    """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes."""
-    return Opening(lambda: open_sync(url, durability=durability, settings=settings, clock=clock, ids=ids))
+    """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
+
+    A memory and a summarizer may be async here. Those that are not run in threads, as `tokenizer` and `redact` do.
+    """
+    either: Any = summarizer  # Only `compact` calls it, and knows both kinds.
+    return Opening(
+        lambda: open_sync(
+            url,
+            durability=durability,
+            settings=settings,
+            clock=clock,
+            ids=ids,
+            tokenizer=tokenizer,
+            redact=redact,
+            memory=on_a_loop(memory),
+            summarizer=either,
+        )
+    )

@@ -35,7 +35,7 @@ class Threads:
         self.closed = False
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """One crossing: the work goes on even if the await is cancelled."""
+        """One crossing: work that has begun goes on even if the await is cancelled."""
         return await self._cross(SHORT, lambda: work(*args, **kwargs))
 
     async def wait(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

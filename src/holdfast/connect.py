@@ -5,6 +5,7 @@ Settings come from the call, else from the environment, else from their defaults
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from collections.abc import Callable
@@ -154,6 +155,17 @@ def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
     return summarizer(given, count=count)
 
 
+def check_memory(memory: Any) -> Any:
+    """Something with a `take` that is done when it returns: one that must be awaited would be lost here."""
+    take = getattr(memory, "take", None)
+    if memory is not None and (not callable(take) or inspect.iscoroutinefunction(take)):
+        raise InvalidValue(
+            "memory must have a method take(ended) that is done when it returns. "
+            "One that must be awaited works with holdfast.open_async."
+        )
+    return memory
+
+
 def assemble(
     journal: Journal,
     settings: Settings,
@@ -174,7 +186,7 @@ def assemble(
         observers=Observers(),
         models=LazyModels(beside.tokenizer),
         redact=check_hook(beside.redact),
-        memory=beside.memory,
+        memory=check_memory(beside.memory),
         summarizer=beside.summarizer,
     )
 
@@ -192,6 +204,7 @@ def connect(
     settings = check_settings(settings or settings_from_environment())
     if beside is not None:
         check_hook(beside.redact)
+        check_memory(beside.memory)
     return assemble(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 

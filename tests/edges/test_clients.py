@@ -15,7 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import client
-from holdfast.async_client import AsyncHoldfast, AsyncJournalView
+from holdfast.async_client import AsyncHoldfast
+from holdfast.async_journal import AsyncJournalView
 from holdfast.client import Holdfast
 from holdfast.client_journal import JournalView
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -36,8 +37,12 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type,
     for name, signature in one.items():
         assert list(signature.parameters.values()) == list(other[name].parameters.values()), name
         assert inspect.getdoc(getattr(colour, name)), name
-    opened = inspect.signature(holdfast.open), inspect.signature(holdfast.open_async)
-    assert opened[0].parameters == opened[1].parameters
+
+
+def test_both_clients_are_opened_with_the_same_and_a_loop_takes_async_functions_too() -> None:
+    one, other = (inspect.signature(function).parameters for function in (holdfast.open, holdfast.open_async))
+    assert [(p.name, p.kind, p.default) for p in one.values()] == [(p.name, p.kind, p.default) for p in other.values()]
+    assert {name for name in one if one[name] != other[name]} == {"memory", "summarizer"}
 
 
 def test_everything_public_is_listed_and_everything_listed_is_there() -> None:

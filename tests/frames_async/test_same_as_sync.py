@@ -15,8 +15,10 @@ import holdfast
 from holdfast.async_client import AsyncHoldfast
 from holdfast.async_frame import AsyncFrame
 from holdfast.async_index import AsyncIndexView
+from holdfast.async_session import AsyncSession
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
+from holdfast.client_session import Session
 from holdfast.errors import Refused
 from holdfast.records.resume import ActorResumeState, Asked
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -29,24 +31,39 @@ def _public(kind: type) -> dict[str, Any]:
 
 def _parameters(member: Any) -> list[tuple[Any, ...]]:
     found = inspect.signature(member).parameters.values()
-    # A step's function may be async here, which is the one difference.
-    return [(p.name, p.kind, p.default, None if p.name == "fn" else p.annotation) for p in found]
+    # A step's function and a summarizer may be async here, which is the one difference.
+    return [(p.name, p.kind, p.default, None if p.name in ("fn", "summarizer") else p.annotation) for p in found]
 
 
-@pytest.mark.parametrize(("sync", "colour"), [(IndexView, AsyncIndexView), (Frame, AsyncFrame)])
-def test_both_sides_have_the_same_members_with_the_same_parameters(sync: type, colour: type) -> None:
+def _without_parentheses(member: Any) -> bool:
+    return isinstance(member, property) or inspect.ismemberdescriptor(member)
+
+
+@pytest.mark.parametrize(
+    ("sync", "colour", "names", "iterated", "instead"),
+    [
+        (IndexView, AsyncIndexView, set(), {"questions", "stacks"}, set()),
+        (Frame, AsyncFrame, {"id", "scope"}, set(), set()),
+        (Session, AsyncSession, {"id", "thread"}, set(), {"length"}),
+    ],
+)
+def test_both_sides_have_the_same_members_with_the_same_parameters(
+    sync: type, colour: type, names: set[str], iterated: set[str], instead: set[str]
+) -> None:
+    """`names` stay what they are; whatever else is a property reads the journal, and is awaited. `instead` of `len`."""
     one, other = _public(sync), _public(colour)
-    assert one.keys() == other.keys()
+    assert one.keys() | instead == other.keys()
     for name, member in one.items():
         assert inspect.getdoc(other[name]), name
-        if not isinstance(member, property):
+        if not _without_parentheses(member):
             assert _parameters(member) == _parameters(other[name]), name
-    stay = {name for name, member in other.items() if isinstance(member, property)}
-    assert stay == ({"id", "scope"} if sync is Frame else set())
-    iterators = {name for name, member in other.items() if inspect.isasyncgenfunction(member)}
-    assert iterators == ({"questions", "stacks"} if sync is IndexView else set())
-    plain = {name for name, member in other.items() if name not in stay | iterators}
+        elif name not in names:
+            assert [parameter.name for parameter in inspect.signature(other[name]).parameters.values()] == ["self"]
+    assert {name for name, member in other.items() if _without_parentheses(member)} == names
+    assert {name for name, member in other.items() if inspect.isasyncgenfunction(member)} == iterated
+    plain = other.keys() - names - iterated
     assert {name for name in plain if not inspect.iscoroutinefunction(other[name])} <= {"frame"}
+    assert hasattr(sync, "__iter__") == hasattr(colour, "__aiter__")
 
 
 Said = tuple[str, tuple[Any, ...], dict[str, Any]]

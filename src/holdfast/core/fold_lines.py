@@ -75,9 +75,10 @@ def _forked(line: Line | None, facts: said.ThreadForked, version: int, at: int) 
 def _ended(line: Line | None, facts: said.ThreadEnded, version: int, at: int) -> Line | None:
     if line is None:
         return None
-    changes: dict[str, Any] = {"ended": True, "edited": version, "calls": _without(line, facts.dropped)}
+    calls = _without(line, facts.dropped)
+    changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
     if facts.reset:
-        changes.update(floor=version, messages=0, newest=0, fresh=True, shared=())
+        changes.update(floor=version, messages=0, newest=0, shared=())
     return replace(line, **changes)
 
 

@@ -114,9 +114,9 @@ def _forked(facts: said.ThreadForked, version: int, at: int) -> list[Change]:
 
 
 def _thread_ended(facts: said.ThreadEnded, version: int, at: int) -> list[Change]:
-    values: Row = {"ended": 1, "edited": version}
+    values: Row = {"ended": 1, "fresh": 1 if facts.reset else 0, "edited": version}
     if facts.reset:
-        values.update(floor=version, messages=0, newest=0, fresh=1, shared=None)
+        values.update(floor=version, messages=0, newest=0, shared=None)
     return [Update("threads", (), values), *_gone(facts.dropped)]
 
 
@@ -165,7 +165,11 @@ def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change
 
 
 def _retracted(facts: said.MessageRetracted, version: int, at: int) -> list[Change]:
-    changes: list[Change] = [Update("messages", (place,), {"retracted": version}) for place in facts.versions]
+    changes: list[Change] = [
+        Update("messages", (place,), {"retracted": version})
+        for first, last in facts.spans
+        for place in range(first, last + 1)
+    ]
     changes += [Update("summaries", (place,), {"retired": version}) for place in facts.voided]
     values: Row = {"messages": facts.position, "newest": facts.newest, "edited": version}
     if facts.shared is not None:

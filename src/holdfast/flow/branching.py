@@ -6,13 +6,13 @@ whatever is said, retracted or reset there later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed, Unsupported
 from holdfast.flow import summing
 from holdfast.flow.change import States, change
-from holdfast.flow.lines import NOW, Place, bodies, line_of, place_of, places, segments, session_of
+from holdfast.flow.lines import NOW, Place, bodies, line_of, place_of, places, places_after, segments, session_of
 from holdfast.flow.sessions import begun
 from holdfast.flow.showing import event_at
 from holdfast.ports import Acting, Ports
@@ -50,6 +50,7 @@ def rewind(
     """Make a message the newest of its line, or leave none; gives how many were retracted."""
     content = None if reason is None else ReasonContent(reason=reason)
     counted = 0
+    line_of(ports, acting, stream)  # Nothing is left undone because of a state that was only remembered.
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal counted
@@ -102,12 +103,12 @@ def _retraction(
     cause: str,
 ) -> MessageRetracted:
     first = own[0] if own else version
-    left = _open_at(ports, acting, stream, place)
+    left = _open_at(ports, acting, stream, place, stream)
     shared = None if place is not None and place.stream == stream else _until(segments(stream, line)[1:], place)
     return MessageRetracted(
         first=first,
         last=version,
-        versions=tuple(own),
+        spans=tuple(_spans(own)),
         position=_position(place),
         shared=shared if shared != line.shared else None,
         newest=place.version if place is not None and place.stream == stream else 0,
@@ -116,6 +117,13 @@ def _retraction(
         dropped=tuple(id for id in line.calls if id not in {call.id for call in left}),
         opened=tuple(left),
     )
+
+
+def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Versions as stretches: a long conversation is mostly one."""
+    for _, group in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
+        run = [version for _, version in group]
+        yield run[0], run[-1]
 
 
 def _until(found: Sequence[Segment], place: Place | None) -> tuple[Segment, ...]:
@@ -142,37 +150,39 @@ def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place 
     return voided
 
 
-def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None) -> list[CallRef]:
-    """Calls near a place that had no result by then: in a line that ends there, they wait again."""
+def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, into: str) -> list[CallRef]:
+    """Calls that had no result by a place, oldest first: in the line that goes on from there, they wait again."""
     if place is None:
         return []
-    line = line_of(ports, acting, stream)
     near = [place, *islice(places(ports, acting, stream, before=place), NEAR - 1)]
-    found = segments(stream, line)
-    waiting = {id: call for id, call in line.calls.items() if _made_by(ports, acting, found, call, place)}
+    waiting: dict[str, tuple[tuple[str, int], str | None]] = {}
+    for call in _waiting_by(ports, acting, stream, place):
+        waiting[call.id] = ((stream if call.version > 0 else "", call.version), call.provider)
     for one in reversed(near):
         if not one.row["calls"] and one.row["role"] != "tool":
             continue
         facts = _facts(ports, acting, one)
-        waiting.update({id: CallRef(id, one.version, provider) for id, provider in facts.calls})
+        for id, provider in facts.calls:
+            waiting.pop(id, None)
+            waiting[id] = ((one.stream, one.version), provider)
         for id in facts.answers:
             waiting.pop(id, None)
-    return list(waiting.values())
+    shared = list(dict.fromkeys(made for made, _ in waiting.values() if made[0] != into))
+    numbers = {made: index - len(shared) for index, made in enumerate(shared)}
+    return [CallRef(id, numbers.get(made, made[1]), provider) for id, (made, provider) in waiting.items()]
 
 
-def _made_by(ports: Ports, acting: Acting, found: Sequence[Segment], call: CallRef, place: Place) -> bool:
-    """Whether a call was made at a place or before it. Versions of one stream say nothing about another's."""
-    if len(found) == 1:
-        return call.version <= place.version
-    reached = False
-    for segment in found:
-        here = segment.stream == place.stream
-        reached = reached or here
-        event = event_at(ports, acting, segment.stream, call.version)
-        facts = None if event is None else event.facts
-        if isinstance(facts, MessageAppended) and call.id in dict(facts.calls):
-            return reached and (not here or call.version <= place.version)
-    return False
+def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list[CallRef]:
+    """Calls that wait now and were made at a place or before it, oldest first."""
+    calls = line_of(ports, acting, stream).calls.values()
+    if place.stream == stream:
+        found = [call for call in calls if call.version <= place.version]
+    else:
+        found = [call for call in calls if call.version < 0]
+        later = places_after(ports, acting, stream, place) if found else ()
+        made = {id for one in later if one.row["calls"] for id, _ in _facts(ports, acting, one).calls}
+        found = [call for call in found if call.id not in made]
+    return sorted(found, key=lambda call: (call.version, call.id))
 
 
 def _facts(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
@@ -205,7 +215,7 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
             shared=_shared(segments(stream, parent.line), parent, place),
             position=_position(place),
             generation=known.generation,
-            opened=tuple(_open_at(ports, acting, stream, place)),
+            opened=tuple(_open_at(ports, acting, stream, place, name)),
         )
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
         first = Draft(type="thread.forked", facts=forked)

@@ -36,6 +36,17 @@ def offer(ports: Ports, acting: Acting, stream: str) -> int:
     """Offer what a session has to hand over; gives how many were taken. Another process at it is left alone."""
     if ports.memory is None or not _pending_of(ports, acting, stream):
         return 0
+    # A lease keeps other processes away; within this one, one thread at a time does it.
+    here = (acting.tenant, f"handover of {stream}")
+    if not ports.leases.enter_block(*here):
+        return 0
+    try:
+        return _offer_all(ports, acting, stream)
+    finally:
+        ports.leases.blocks.discard(here)
+
+
+def _offer_all(ports: Ports, acting: Acting, stream: str) -> int:
     try:
         epoch = take(ports, acting, stream)
     except ActorBusy:

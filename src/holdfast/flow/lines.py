@@ -88,8 +88,10 @@ def places_after(ports: Ports, acting: Acting, stream: str, after: Place | None 
 
 
 def _from(found: list[Segment], place: Place) -> list[Segment]:
-    start = next(number for number, segment in enumerate(found) if segment.stream == place.stream)
-    return found[start:]
+    for number, segment in enumerate(found):
+        if segment.stream == place.stream:
+            return found[number:]
+    raise MessageNotFound("The message that the page begins at is no longer part of this line. Begin again.")
 
 
 def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool) -> Iterator[Place]:

@@ -52,8 +52,8 @@ def pack(
         _checked("max_messages", max_messages)
     framing = framing_of(info.provider, info.name)
     brief = _brief(ports, acting, session, tokenizer, framing)
-    standing = summing.summaries(ports, acting, stream)
     room = max(budget - brief.tokens, 0)
+    standing = _standing(ports, acting, stream, tokenizer, framing, room)
     found = _candidates(ports, acting, stream, standing, tokenizer, room, max_messages)
     messages, counts = _counted(ports, acting, found, tokenizer, framing)
 
@@ -96,6 +96,20 @@ def _brief(ports: Ports, acting: Acting, session: str, tokenizer: Tokenizer, fra
     tools = session_tools(ports, acting, known)
     tokens = system_tokens(system, tokenizer.count, framing) + tools_tokens(tools, tokenizer.count, framing)
     return _Brief(system=system, tools=tools, tokens=tokens + framing.reply)
+
+
+def _standing(
+    ports: Ports, acting: Acting, stream: str, tokenizer: Tokenizer, framing: Framing, room: int
+) -> list[Summary]:
+    """The newest summaries that leave at least half of the room to the conversation, oldest first."""
+    found: list[Summary] = []
+    left = room // 2
+    for summary in summing.standing(ports, acting, stream):
+        left -= summing.summary_tokens(summary.text, tokenizer, framing)
+        if left < 0 and found:
+            break
+        found.append(summary)
+    return found[::-1]
 
 
 def _fitted(
@@ -151,7 +165,9 @@ def _candidates(
         found.append(place)
         rounds.add(place.round)
         begun = begun or place.row["role"] != "tool"  # Late results alone are no round.
-        tokens += int(place.row["tokens"] or 0) if place.row["tokenizer"] == tokenizer.name else 0
+        # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
+        counted = int(place.row["tokens"] or 0)
+        tokens += counted if place.row["tokenizer"] == tokenizer.name else counted // 3
     return [*_pinned(ports, acting, stream, found), *found[::-1]]
 
 

@@ -76,6 +76,7 @@ def open_session(
         raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
     tools = None if given.tools is None else _tools(ports, acting, given.tools)
     if known is not None and thread in known.threads and not _changes(ports, acting, session, known, given, tools):
+        artifacts.withdraw(ports, acting, () if tools is None else (tools,))
         return known
 
     def decide(states: States) -> dict[str, list[Draft]]:

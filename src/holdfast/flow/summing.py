@@ -8,7 +8,7 @@ and stay. An empty or failed summary changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 
 import msgspec
 
@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, Sum
 from holdfast.flow import redacting
 from holdfast.flow.change import States, change
 from holdfast.flow.conversing import counting
-from holdfast.flow.lines import NOW, Place, bodies, line_of, places, segments, span_of
+from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, span_of
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.conversations import Segment, Stretch, SummaryContent, SummaryMade
@@ -54,44 +54,47 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = 
     line = line_of(ports, acting, stream)
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
-    standing = summaries(ports, acting, stream)
-    found = _uncovered(ports, acting, stream, () if whole else standing)
+    known = list(islice(standing(ports, acting, stream), None if whole else 1))
+    found = _uncovered(ports, acting, stream, () if whole else known)
     messages = bodies(ports, acting, found)
-    end = _older_than(messages, keep, set(line.calls))
-    if not end or (whole and is_covered(found[end - 1], standing)):
+    end = _older_than(messages, keep)
+    if not end or (whole and is_covered(found[end - 1], known)):
         return None
     return Plan(
         stream=stream,
         covers=_stretches(found[:end]),
         at_version=state.version,
         messages=tuple(messages[:end]),
-        replaces=tuple(one.version for one in standing if one.stream == stream) if whole else (),
+        replaces=tuple(one.version for one in known if one.stream == stream) if whole else (),
     )
 
 
-def is_covered(place: Place, standing: Sequence[Summary]) -> bool:
+def is_covered(place: Place, known: Sequence[Summary]) -> bool:
     """Whether a summary stands for the message at a place."""
     return any(
         one.stream == place.stream and one.first <= place.version <= one.last
-        for summary in standing
+        for summary in known
         for one in summary.covers
     )
 
 
-def _uncovered(ports: Ports, acting: Acting, stream: str, standing: Sequence[Summary]) -> list[Place]:
+def _uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[Place]:
     """What no summary stands for, oldest first: they cover a line from its beginning, so this is its end."""
-    found = list(takewhile(lambda place: not is_covered(place, standing), places(ports, acting, stream)))
+    found = list(takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream)))
     return found[::-1]
 
 
-def _older_than(messages: Sequence[Message], keep: int, waiting: set[str]) -> int:
-    """How many messages are whole rounds before the newest `keep` and before any call that still waits."""
-    found = [each.indexes for each in rounds(messages)]
-    kept = found[max(len(found) - keep, 0) :]
-    kept += [one for one in found if any(call.id in waiting for at in one for call in messages[at].tool_calls)]
-    end = min((one[0] for one in kept), default=len(messages))
-    # A late result stands behind its round: the range ends before the first round that is not complete in it.
-    while torn := [one[0] for one in found if one[0] < end <= one[-1]]:
+def _older_than(messages: Sequence[Message], keep: int) -> int:
+    """How many messages are whole rounds before the newest `keep`, and before any call that still waits."""
+    found = [each.indexes[0] for each in rounds(messages)]
+    end = min(found[max(len(found) - keep, 0) :], default=len(messages))
+    answered = {one.tool_call_id: at for at, message in enumerate(messages) for one in message.tool_results}
+    # A late result stands behind its round: the range ends before the first call that is not answered in it.
+    while torn := [
+        at
+        for at, message in enumerate(messages[:end])
+        if any(answered.get(call.id, end) >= end for call in message.tool_calls)
+    ]:
         end = torn[0]
     return end
 
@@ -161,23 +164,33 @@ def source(plan: Plan) -> list[Message]:
 
 def summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
     """The summaries that stand for parts of a line now, oldest first; none stands for what another does."""
+    return list(standing(ports, acting, stream))[::-1]
+
+
+def standing(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
+    """The same, newest first, each read when it is asked for."""
     found: list[Summary] = []
     for segment in segments(stream, line_of(ports, acting, stream)):
         for row in _rows(ports, acting, segment):
             summary = _summary(ports, acting, segment.stream, row)
             if not any(_overlap(summary, known) for known in found):
                 found.append(summary)
-    return found[::-1]
+                yield summary
 
 
-def _rows(ports: Ports, acting: Acting, segment: Segment) -> list[Row]:
+def _rows(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Row]:
     """The summaries made in a stretch that stand for messages of it, newest first."""
-    span = Span(table="summaries", after=segment.after, until=segment.at, limit=1_000, backwards=True)
-    return [
-        row
-        for row in ports.journal.span(acting.tenant, segment.stream, span)
-        if (row["retired"] is None or int(row["retired"]) > segment.at) and int(row["last"] or 0) <= segment.until
-    ]
+    until = segment.at
+    while True:
+        span = Span(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
+        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        for row in rows:
+            retired = row["retired"]
+            if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
+                yield row
+        if len(rows) < PAGE:
+            return
+        until = int(rows[-1]["version"] or 0) - 1
 
 
 def _overlap(one: Summary, other: Summary) -> bool:

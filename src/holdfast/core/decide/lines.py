@@ -117,7 +117,8 @@ def _answered(waiting: dict[str, CallRef], entry: Entry) -> tuple[list[str], int
         call = _waiting_for(waiting, answer)
         del waiting[call.id]
         found.append(call)
-    return [call.id for call in found], found[0].version if found else None
+    # A call of a line that this one shares has no place in this stream: its result begins a round here.
+    return [call.id for call in found], found[0].version if found and found[0].version > 0 else None
 
 
 def _waiting_for(waiting: dict[str, CallRef], answer: Answer) -> CallRef:

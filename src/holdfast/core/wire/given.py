@@ -41,7 +41,7 @@ def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, notes, depth + 1) for item in value]
     if is_record(value):
-        return plain(dumped(value), notes, depth + 1)
+        return plain(_apart(value, notes), notes, depth + 1)
     notes.wrong("malformed", _refusal(value), f"left out a {type(value).__name__}")
     return None
 
@@ -91,6 +91,14 @@ def listed(items: Any, notes: Notes) -> Iterable[Any]:
         return items
     notes.wrong("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
     return ()
+
+
+def _apart(value: Any, notes: Notes) -> Any:
+    try:
+        return dumped(value)
+    except InvalidMessage as error:
+        notes.wrong("malformed", str(error), f"left out a {type(value).__name__} that cannot be read")
+        return None
 
 
 def _key(key: Any, notes: Notes) -> str:

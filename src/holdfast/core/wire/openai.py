@@ -4,7 +4,7 @@
 
 - a key that is null is left out, but for `content` beside calls, which is there and may be null
 - text beside a `refusal` comes back as a list of one part
-- an empty list of calls is left out; a call's `index` (of a stream) too
+- an empty list of calls is left out; so are a call's `index` (of a stream) and `annotations`, which only replies have
 - `function_call` and the role `function` come back as calls and tool messages; such calls had no id and get one
 - empty arguments come back as `{}`, arguments given as an object as text
 - a tool's content that is neither text nor parts comes back as JSON text
@@ -31,7 +31,7 @@ from holdfast.core.wire.roles import read_role
 from holdfast.core.wire.tools import to_openai
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
-_KNOWN = {"role", "content", "name", "tool_calls", "function_call", "refusal"}
+_KNOWN = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
 _ASSISTANTS = ("tool_calls", "function_call", "refusal")
 _KNOWN_PARTS = ("text", "refusal", "image_url", "file")
 _VALID_ID = re.compile(r"[!-~]+")

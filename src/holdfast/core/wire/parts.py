@@ -19,6 +19,8 @@ ERASED_TEXT = "[erased]"
 FILE_IDS = {"openai": "openai", "responses": "openai", "anthropic": "anthropic"}
 """Whose file ids a wire format understands."""
 
+_SDK_NOTES = ("parsed", "parsed_arguments", "parsed_output")
+"""What SDKs add to a reply when they parse it for the caller; providers refuse to be sent it."""
 _DATA_URL = re.compile(r"data:([^,]*?);base64,(.*)", re.DOTALL | re.IGNORECASE)
 _NEEDED = {
     "text": ("text",),
@@ -36,8 +38,10 @@ def text_part(text: str, provider: str = "", extras: Mapping[str, Any] | None = 
 
 
 def extras_of(item: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """What an item holds besides the keys that are understood; nulls say nothing."""
-    return {key: value for key, value in item.items() if key not in known and value is not None}
+    """What an item holds besides the keys that are understood; nulls say nothing, and SDKs' own notes are not sent."""
+    return {
+        key: value for key, value in item.items() if value is not None and key not in known and key not in _SDK_NOTES
+    }
 
 
 def own(part: Part, provider: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ With `partial=True` calls that were cut off are left out and noted in `metadata[
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -33,18 +34,12 @@ def read(item: Any, *, partial: bool = False) -> list[Message]:
     """The messages that an item stands for; raises InvalidMessage if it is none."""
     given = list(item) if isinstance(item, list | tuple) else [item]
     messages: list[Message] = []
-    at = 0
-    while at < len(given):
-        run = at
-        while run < len(given) and _is_item(given[run]):
-            run += 1
+    for together, run in groupby(given, key=_items_of(given)):
         notes = Notes(strict=True, partial=partial)
-        if run > at:
-            messages += responses.read_items(given[at:run], notes)
-            at = run
+        if together:
+            messages += responses.read_items(run, notes)
         else:
-            messages += _read_one(given[at], notes)
-            at += 1
+            messages += [message for each in run for message in _read_one(each, notes)]
     return _partial(messages) if partial else messages
 
 
@@ -60,7 +55,7 @@ def _read_one(item: Any, notes: Notes) -> list[Message]:
     if kind is not None:
         return [read_reply(given, kind, notes)]
     if "role" not in given:
-        raise InvalidMessage(f"A {type(item).__name__} has no role and is no response that is known. {_INSTEAD}")
+        raise InvalidMessage(f"This {type(item).__name__} has no role and is no response that is known. {_INSTEAD}")
     if _form(given) == "anthropic":
         return anthropic.read_message(given, notes)
     message = openai.read_message(given, notes)
@@ -80,22 +75,36 @@ def _mapping(item: Any) -> Mapping[str, Any]:
         raise InvalidMessage(
             f"{type(item).__name__} is a stream or has not ended yet. Collect or await the whole reply, then append it."
         )
-    raise InvalidMessage(f"A {type(item).__name__} is not a message. {_INSTEAD}")
+    raise InvalidMessage(f"This {type(item).__name__} is not a message. {_INSTEAD}")
 
 
-def _is_item(item: Any) -> bool:
-    """Whether this is one item of Responses, which belongs together with its neighbours."""
+def _items_of(given: list[Any]) -> Callable[[Any], bool]:
+    """Which of these are items of Responses, which belong together with their neighbours.
+
+    Its plain messages read the same in other forms, so they are its own only beside other items of it.
+    """
+    shapes = {id(each): _shape(each) for each in given}
+    taken = ("item", "plain") if "item" in shapes.values() else ("item",)
+    return lambda each: shapes[id(each)] in taken
+
+
+def _shape(item: Any) -> str:
+    """Whether this is surely an item of Responses (`item`), can be one (`plain`), or is something else."""
     if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
-        return False
+        return "other"
     given = item if isinstance(item, Mapping) else dumped(item)
     if not isinstance(given, Mapping) or reply_kind(dict(given)) is not None:
-        return False
+        return "other"
     kind = given.get("type")
     if "role" in given:
-        return kind in (None, "message") and _form(given) == "responses"
+        form = _form(given)
+        if kind not in (None, "message") or form == "anthropic" or given.get("tool_calls") or given["role"] == "tool":
+            return "other"
+        return "item" if form == "responses" or kind == "message" or "phase" in given else "plain"
     if not isinstance(kind, str):
-        return False
-    return kind in _RESPONSES_ITEMS or kind.endswith(("_call", "_call_output", "_output", "_approval_response"))
+        return "other"
+    known = kind in _RESPONSES_ITEMS or kind.endswith(("_call", "_call_output", "_output", "_approval_response"))
+    return "item" if known else "other"
 
 
 def _form(given: Mapping[str, Any]) -> str:
@@ -103,9 +112,12 @@ def _form(given: Mapping[str, Any]) -> str:
     content = given.get("content")
     for part in content if isinstance(content, list | tuple) else ():
         kind = _get(part, "type")
-        if kind in _ANTHROPIC_BLOCKS or (kind in ("image", "document") and _get(part, "source") is not None):
+        if kind in _ANTHROPIC_BLOCKS or (isinstance(kind, str) and kind.endswith("_tool_result")):
             return "anthropic"
-        if isinstance(kind, str) and kind.endswith("_tool_result"):
+        mark = (
+            {"image": "source", "document": "source", "text": "citations"}.get(kind) if isinstance(kind, str) else None
+        )
+        if mark is not None and _get(part, mark) is not None:
             return "anthropic"
         if kind in _RESPONSES_PARTS:
             return "responses"

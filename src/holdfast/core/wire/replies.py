@@ -19,7 +19,6 @@ from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
 _ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "completed")
-_REPLY_ONLY = ("annotations", "audio")
 
 
 def reply_kind(given: dict[str, Any]) -> str | None:
@@ -90,8 +89,8 @@ def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
     if not isinstance(item, dict):
         what = "one chunk of a stream" if "delta" in choice else "a response without a message"
         raise InvalidMessage(f"This is {what}. Collect the whole reply, then append it.")
-    said = {"role": "assistant", **{key: value for key, value in item.items() if key not in _REPLY_ONLY}}
-    audio = item.get("audio")
+    said = {"role": "assistant", **item}
+    audio = said.pop("audio", None)
     if said.get("content") is None and isinstance(audio, dict):
         # The sound can be referred to for an hour only; the words stay.
         said["content"] = audio.get("transcript")

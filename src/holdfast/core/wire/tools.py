@@ -1,7 +1,8 @@
 """Tool definitions, to and from each provider.
 
-A function tool is one `ToolDef` whichever form it came in. A tool that a provider hosts itself is
-kept as it is and told to that provider only.
+A function tool is one `ToolDef` whichever form it came in: its name, description, schema and
+whether it is strict; options that only one provider has are left out. A tool that a provider hosts
+itself is kept as it is and told to that provider only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import msgspec
 from holdfast.records.events.envelope import Content, Facts
 from holdfast.records.usage import Usage
 
-
 SESSION_TEXTS = ("system", "title", "metadata")
 
 
@@ -79,7 +78,10 @@ class ThreadOpened(Facts, frozen=True):
 
 
 class CallRef(msgspec.Struct, frozen=True, array_like=True):
-    """A tool call that waits for its result: holdfast's id, the message's version, the provider's id in short."""
+    """A tool call that waits for its result: holdfast's id, the message's version, the provider's id in short.
+
+    Messages of other lines that a branch shares count backwards from -1, so they are older than any of its own.
+    """
 
     id: str
     version: int
@@ -159,8 +161,8 @@ class MessageRetracted(Facts, frozen=True):
 
     first: int
     last: int
-    versions: tuple[int, ...] = ()
-    """The messages among them that were part of the line."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """The stretches of versions among them that were part of the line."""
     position: int = 0
     """How many messages are left before them."""
     shared: tuple[Segment, ...] | None = None
