@@ -20,6 +20,8 @@ from holdfast.records.events.envelope import Content
 from holdfast.records.messages import Message, Part, ToolCallRequest
 
 Redact = Callable[[str], str]
+_NAMES = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
+"""What a part is and where its body lies, rather than what it says."""
 _TEXTS = ("text/", "application/json", "application/xml", "application/yaml")
 
 
@@ -72,15 +74,13 @@ def message(redact: Redact, given: Message) -> Message:
 
 
 def _part(redact: Redact, part: Part) -> Part | None:
-    kind = part.get("type")
-    if kind in ("text", "refusal") and isinstance(part.get("text"), str):
-        return {**part, "text": text(redact, part["text"])}
-    if kind in ("reasoning", "other"):
+    if part.get("type") in ("reasoning", "other"):
         # A signed item cannot be changed, only kept or dropped: it is dropped if anything in it must go.
         return part if value(redact, part.get("item")) == part.get("item") else None
+    found = {name: item if name in _NAMES else value(redact, item) for name, item in part.items()}
     if isinstance(part.get("data"), bytes) and str(part.get("media_type", "")).startswith(_TEXTS):
-        return {**part, "data": text(redact, part["data"].decode("utf-8", "replace")).encode()}
-    return part
+        found["data"] = text(redact, part["data"].decode("utf-8", "replace")).encode()
+    return found
 
 
 def _result(redact: Redact, result: Any) -> Any:

@@ -23,10 +23,9 @@ _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 class WireIds:
     """The id of every call and every result of a request."""
 
-    __slots__ = ("_calls", "_messages", "_results", "_unmatched")
+    __slots__ = ("_calls", "_results", "_unmatched")
 
     def __init__(self, messages: Sequence[Message], ids: Ids, valid: re.Pattern[str], longest: int) -> None:
-        self._messages = messages
         self._unmatched: dict[Place, str] = {}
         self._results = matched(messages).calls()
         self._calls = _as_given(messages) if ids == "provider" else _unique(messages, valid, longest)

@@ -1,0 +1,97 @@
+"""Tool definitions are one thing in every form; what a provider hosts itself is told to that provider only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.wire.tools import to_anthropic, to_openai, to_responses, tool_defs
+from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.records.messages import ToolDef
+from tests.conversations.garbage import JSON
+from tests.scale import volume
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+FIND = ToolDef(name="find", description="Finds.", parameters=SCHEMA, strict=True)
+FORMS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": SCHEMA, "strict": True}},
+    {"type": "function", "name": "find", "description": "Finds.", "parameters": SCHEMA, "strict": True},
+    {"name": "find", "description": "Finds.", "input_schema": SCHEMA, "strict": True},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_is_the_same_in_every_form(form: dict[str, Any]) -> None:
+    assert tool_defs([form]) == (FIND,)
+    assert tool_defs([FIND]) == (FIND,)
+
+
+def test_each_provider_gets_its_own_form_back() -> None:
+    assert [to_openai([FIND]), to_responses([FIND]), to_anthropic([FIND])] == [[form] for form in FORMS]
+
+
+def test_a_tool_that_takes_nothing_and_says_nothing_is_complete() -> None:
+    (bare,) = tool_defs([{"type": "function", "function": {"name": "now"}}])
+    empty = {"type": "object", "properties": {}}
+    assert to_openai([bare]) == [{"type": "function", "function": {"name": "now", "parameters": empty}}]
+    assert to_responses([bare]) == [{"type": "function", "name": "now", "parameters": empty, "strict": False}]
+    assert to_anthropic([bare]) == [{"name": "now", "input_schema": empty}]
+
+
+def test_what_a_provider_hosts_is_told_to_it_alone() -> None:
+    search = {"type": "web_search", "search_context_size": "low"}
+    dated = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+    custom = {"type": "custom", "name": "shell", "format": {"type": "text"}}
+    tools = tool_defs([search, dated, custom])
+    assert [tool.raw for tool in tools] == [search, dated, custom]
+    assert to_responses(tools) == [search, custom]
+    assert to_anthropic(tools) == [dated]
+    assert to_openai(tools) == [{"type": "custom", "custom": {"name": "shell", "format": {"type": "text"}}}]
+    assert to_responses(tool_defs(to_openai(tools))) == [custom]
+
+
+def test_none_and_nothing_are_no_tools() -> None:
+    assert tool_defs(None) == tool_defs([]) == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "find",
+        3,
+        {"name": "find", "input_schema": SCHEMA},
+        [print],
+        ["find"],
+        [None],
+        [{"name": "find"}],
+        [{"type": "function"}],
+        [{"type": "function", "name": ""}],
+        [{"type": "function", "name": "x" * 200}],
+        [{"type": "function", "name": "f", "parameters": "object"}],
+        [{"type": "function", "name": "f", "description": 3}],
+        [{"type": "function", "name": "f", "strict": "yes"}],
+        [{"type": "function", "name": "f\0"}],
+        [ToolDef(name="f", parameters={"x": object()})],
+        [FIND, FIND],
+    ],
+)
+def test_what_is_no_list_of_tools_is_refused_with_advice(given: Any) -> None:
+    with pytest.raises(InvalidValue) as error:
+        tool_defs(given)
+    assert str(error.value).rstrip().endswith(".")
+
+
+TOOL_LIKE = st.fixed_dictionaries({"type": st.just("function"), "name": JSON, "parameters": JSON})
+
+
+@given(st.lists(JSON | TOOL_LIKE, max_size=3))
+@settings(max_examples=volume(60, 5_000), deadline=None)
+def test_reading_anything_gives_tools_or_an_error_of_holdfasts(given: list[Any]) -> None:
+    try:
+        tools = tool_defs(given)
+    except HoldfastError:
+        return
+    assert len(to_openai(tools)) + len(to_responses(tools)) + len(to_anthropic(tools)) >= len(tools)
