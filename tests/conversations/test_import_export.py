@@ -78,7 +78,11 @@ def test_a_broken_list_is_repaired_and_every_repair_is_reported(hf: Holdfast) ->
         "unknown_role",
     ]
     assert [message.role for message in chat] == ["user", "user", "assistant", "tool", "tool", "user", "assistant"]
-    assert all(0 <= repair.index < len(BROKEN) and repair.done for repair in report.repairs)
+    assert all(repair.done for repair in report.repairs)
+    assert [repair.index for repair in report.repairs] == sorted(repair.index for repair in report.repairs)
+    left_out = hf.session("bob").import_messages([{"role": "user"}, "nonsense", *BROKEN])
+    orphan = next(repair for repair in left_out.repairs if repair.problem == "orphan_result")
+    assert orphan.index == 3, "counted in the list that was given"
 
 
 def test_strict_refuses_a_broken_list_and_writes_nothing(hf: Holdfast) -> None:

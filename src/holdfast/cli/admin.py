@@ -1,12 +1,9 @@
-"""Commands that act on a whole journal: verify, rebuild, backup, restore, export, import, erase."""
+"""Commands that act on a whole journal: verify, rebuild, backup, restore, erase."""
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -25,14 +22,12 @@ from holdfast.cli.opening import (
     stored_path,
     switch,
 )
-from holdfast.cli.output import Waiting, console, emit, plain, printable, say, size
-from holdfast.client import open as open_journal
+from holdfast.cli.output import Waiting, console, emit, plain, printable, say, size, tell
 from holdfast.connect import restore as restore_backup
-from holdfast.errors import Corrupt, NotFound, Refused
+from holdfast.errors import Corrupt, Refused
 from holdfast.records.reports import Finding, Verified
 
 Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help="Where to; must not exist yet.")]
-Source = Annotated[str | None, Parameter(name="SOURCE", show_default=False, help="An export to read.")]
 Subject = Annotated[str | None, Parameter(name="SUBJECT", show_default=False, help="Whose content, by name.")]
 
 
@@ -72,7 +67,7 @@ def rebuild(path: JournalPath = None, /, *, json: Json = False) -> int:
     """Make every projection anew from the events, while others go on."""
     with open_existing(path) as hf, Waiting("rebuild") as progress:
         events = hf.journal.rebuild(progress=progress)
-    _answer(json, {"events": events}, f"Rebuilt from {events:,} events.")
+    tell(json, {"events": events}, f"Rebuilt from {events:,} events.")
     return OK
 
 
@@ -84,7 +79,7 @@ def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = Fal
         hf.journal.backup(copy, progress=progress)
     written = copy.stat().st_size
     said = f"Copied to {copy} ({size(written)}). It holds the journal's secret."
-    _answer(json, {"backup": str(copy), "bytes": written}, said)
+    tell(json, {"backup": str(copy), "bytes": written}, said)
     return OK
 
 
@@ -103,64 +98,8 @@ def restore(
     source, target = existing_path(backup), stored_path(named(path))
     with Waiting("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)
-    _answer(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
+    tell(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
     return OK
-
-
-def export(
-    path: JournalPathFirst,
-    target: Target = None,
-    /,
-    *,
-    until: Annotated[int | None, Parameter(help="Only events up to this cursor.")] = None,
-    json: Json = False,
-) -> int:
-    """Write the whole journal as JSON lines that any program can read, and `import` can take back."""
-    journal, into = journal_and(path, target, "the path of the new export")
-    copy = stored_path(into)
-    with open_existing(journal) as hf, Waiting("export") as progress:
-        lines = hf.journal.export(copy, until=until, progress=progress)
-    written = copy.stat().st_size
-    said = f"Wrote {lines:,} lines to {copy} ({size(written)}). They hold the journal's secret."
-    _answer(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
-    return OK
-
-
-def import_(path: JournalPathFirst, source: Source = None, /, *, json: Json = False) -> int:
-    """Make a journal of an export. The path must be new, or an empty journal; it is all or nothing."""
-    journal, given = journal_and(path, source, "the path of an export")
-    lines, target = stored_path(given), stored_path(journal)
-    if not lines.is_file():
-        raise NotFound(f"There is no export at {lines}.")
-    undo = _undo(target)
-    try:
-        with open_journal(target) as hf, Waiting("import") as progress:
-            events = hf.journal.import_(lines, progress=progress)
-    except BaseException:
-        undo()
-        raise
-    said = f"Imported {events:,} events into {target}. Check it with `holdfast verify`."
-    _answer(json, {"journal": str(target), "events": events}, said)
-    return OK
-
-
-def _undo(target: Path) -> Callable[[], None]:
-    """What removes a journal that an import made and could not fill. One that anybody else filled stays."""
-    made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
-    made = [] if target.exists() else [path for path in made if not path.exists()]
-
-    def undo() -> None:
-        if target.is_file():
-            with open_journal(target) as hf:
-                if hf.journal.position():
-                    return
-        for path in made:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-    return undo
 
 
 def erase(
@@ -180,7 +119,7 @@ def erase(
     with open_existing(str(found), tenant) as hf, Waiting("erase"):
         erasure = hf.journal.erase(whose)
     said = f"Erased the content of {erasure.events:,} events and {erasure.artifacts:,} artifacts."
-    _answer(json, plain(erasure), said)
+    tell(json, plain(erasure), said)
     return OK
 
 
@@ -191,10 +130,3 @@ def _confirm(question: str) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("Nothing was erased.")
-
-
-def _answer(json: bool, values: dict[str, Any], said: str) -> None:
-    if json:
-        emit(values)
-    else:
-        say(said)

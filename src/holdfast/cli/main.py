@@ -55,6 +55,19 @@ COMMANDS = {
         "Only looks. Without a SCOPE, every scope with live frames is shown. Where HOLDFAST_URL names the journal, "
         "write --scope SCOPE.",
     ),
+    "sessions": Command("sessions:sessions", "Show the conversations with their titles, sizes and costs."),
+    "messages": Command(
+        "messages:messages",
+        "Show what was said, oldest first.",
+        "[PATH] SESSION",
+        "Only looks. A result and its call have the same mark. Texts are shortened unless --full is given.",
+    ),
+    "fork": Command(
+        "messages:fork",
+        "Begin a new thread that goes on after a message.",
+        "[PATH] SESSION",
+        "Nothing is copied, and the old thread stays as it is.",
+    ),
     "questions": Command("questions:questions", "Show the questions that wait for an answer."),
     "answer": Command(
         "answer:answer",
@@ -80,12 +93,18 @@ COMMANDS = {
         "BACKUP [PATH]",
         "PATH is the new journal and must not exist yet.",
     ),
-    "export": Command("admin:export", "Write the whole journal as JSON lines.", "[PATH] TARGET"),
+    "export": Command(
+        "transfer:export",
+        "Write the whole journal as JSON lines, or one conversation.",
+        "[PATH] [TARGET]",
+        "With --session, the conversation of that session in a provider's form, on standard output without a TARGET.",
+    ),
     "import": Command(
-        "admin:import_",
-        "Make a journal of an export.",
+        "transfer:import_",
+        "Make a journal of an export, or add a conversation to a session.",
         "[PATH] SOURCE",
-        "PATH is the new journal, or an empty one. All or nothing is imported.",
+        "Without --session, PATH is the new journal, or an empty one. With it, the session is made if it is not there, "
+        "as is the journal; what is broken in the conversation is repaired and told. All or nothing is imported.",
     ),
     "erase": Command(
         "admin:erase",
@@ -111,8 +130,8 @@ def make_app() -> App:
     """The application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
-        help="Durable state for LLM agents: look into a journal, answer its questions, check it, copy it, "
-        "erase from it.\n\n"
+        help="Durable state for LLM agents: look into a journal, read its conversations, answer its questions, "
+        "check it, copy it, erase from it.\n\n"
         "PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
         version=__version__,
         result_action="return_value",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -35,12 +37,12 @@ Json = Annotated[bool, switch("Print JSON and nothing else.")]
 Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not given.", show_default=False)]
 
 
-def journal_and(first: str, second: str | None, what: str) -> tuple[str, str]:
+def journal_and(first: str | None, second: str | None, what: str) -> tuple[str, str]:
     """Two arguments, or one when the environment names the journal."""
-    if second is not None:
+    if first is not None and second is not None:
         return first, second
     journal = os.environ.get(VARIABLE)
-    if not journal:
+    if first is None or not journal:
         raise InvalidValue(f"Give the journal's path and {what}, or set {VARIABLE} to the journal and give {what}.")
     return journal, first
 
@@ -50,6 +52,13 @@ def named(path: str | None) -> str:
     if not path:
         raise InvalidValue(f"Which journal? Give its path, or set {VARIABLE}.")
     return path
+
+
+def spelled(command: str, path: str, *words: str, tenant: str | None = None) -> str:
+    """A command to type next, quoted for a shell; the journal is left out where the environment names it."""
+    journal = () if os.environ.get(VARIABLE) == path else (path,)
+    whose = () if tenant is None else ("--tenant", tenant)
+    return shlex.join(("holdfast", command, *journal, *words, *whose))
 
 
 def stored_path(path: str) -> Path:
@@ -79,3 +88,34 @@ def open_existing(path: str | None, tenant: str | None = None) -> Iterator[Holdf
     """A journal that is there, for one tenant."""
     with open_journal(existing_path(path)) as client:
         yield client if tenant is None else client.tenant(tenant)
+
+
+@contextmanager
+def filling(target: Path) -> Iterator[Holdfast]:
+    """A journal for an import: made if there is none, and removed again if it could not be filled."""
+    undo = _undo(target)
+    try:
+        with open_journal(target) as client:
+            yield client
+    except BaseException:
+        undo()
+        raise
+
+
+def _undo(target: Path) -> Callable[[], None]:
+    """What removes a journal that an import made and could not fill. One that anybody else filled stays."""
+    made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
+    made = [] if target.exists() else [path for path in made if not path.exists()]
+
+    def undo() -> None:
+        if target.is_file():
+            with open_journal(target) as hf:
+                if hf.journal.position():
+                    return
+        for path in made:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    return undo

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -48,6 +49,29 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def brief(text: str, most: int) -> str:
+    """The first words of a text of any length, on one line."""
+    # White space may fill the whole beginning, so more is looked at than is shown; but never all of 50 MB.
+    head = " ".join(text[: most * 8].split())
+    whole = len(text) <= most * 8 and len(head) <= most
+    return head if whole else head[: most - 1].rstrip() + "…"
+
+
+def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[int] = ()) -> Iterator[str]:
+    """Rows as lines for a pipe, the columns at their widths; those in `right` are numbers."""
+    for row in rows:
+        cells = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def widest(rows: Iterable[Sequence[str]]) -> list[int]:
+    """How wide each column must be for nothing to be cut."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
 def say(text: str, style: str = "") -> None:
     """One line of an answer."""
     console().print(Text(printable(text), style=style), soft_wrap=True)
@@ -60,8 +84,23 @@ def note(text: str, style: str = "dim") -> None:
 
 def emit(value: Any) -> None:
     """One JSON object on a line of its own, at once."""
-    sys.stdout.write(compact(value) + "\n")
+    sys.stdout.write(harmless(compact(value)) + "\n")
     sys.stdout.flush()
+
+
+def tell(json: bool, values: dict[str, Any], said: str) -> None:
+    """What a command did: an object for programs, a sentence for people."""
+    if json:
+        emit(values)
+    else:
+        say(said)
+
+
+def harmless(text: str) -> str:
+    """The same JSON with everything invisible as an escape of its own: some of it moves a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def compact(value: Any) -> str:

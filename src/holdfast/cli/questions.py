@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +11,8 @@ from rich.text import Text
 
 from holdfast.ambient import SystemClock
 from holdfast.cli.main import OK
-from holdfast.cli.opening import VARIABLE, JournalPath, Json, Tenant, open_existing
-from holdfast.cli.output import compact, console, emit, fields, note, printable, span
+from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spelled
+from holdfast.cli.output import aligned, compact, console, emit, fields, note, printable, span, widest
 from holdfast.cli.show import when
 from holdfast.cli.tree import state_of, words
 from holdfast.client import Holdfast
@@ -79,10 +77,7 @@ def _cells(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]
 def _for_pipes(rows: list[tuple[str, ...]]) -> Iterator[str]:
     """A line for each question, and nothing cut."""
     every = [COLUMNS, *rows]
-    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    for row in every:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip() + "\n"
+    return aligned(every, widest(every))
 
 
 def _for_people(rows: list[tuple[str, ...]]) -> Table:
@@ -103,6 +98,5 @@ def _for_people(rows: list[tuple[str, ...]]) -> Table:
 
 
 def _how_to_answer(path: str | None, question: str, tenant: str | None) -> str:
-    journal = "" if os.environ.get(VARIABLE) == path else f" {shlex.quote(str(path))}"
-    whose = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
-    return f"Answer with: holdfast answer{journal} {question} --approve{whose} (or --deny, --payload JSON, --args JSON)"
+    command = spelled("answer", str(path), question, "--approve", tenant=tenant)
+    return f"Answer with: {command} (or --deny, --payload JSON, --args JSON)"

@@ -12,13 +12,22 @@ from itertools import groupby, islice
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed, Unsupported
 from holdfast.flow import summing
 from holdfast.flow.change import States, change
-from holdfast.flow.lines import NOW, Place, bodies, line_of, place_of, places, places_after, segments, session_of
+from holdfast.flow.lines import (
+    NOW,
+    Place,
+    bodies,
+    facts_of,
+    line_of,
+    place_of,
+    places,
+    places_after,
+    segments,
+    session_of,
+)
 from holdfast.flow.sessions import begun
-from holdfast.flow.showing import event_at
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.conversations import (
     CallRef,
-    MessageAppended,
     MessagePinned,
     MessageRetracted,
     Segment,
@@ -161,7 +170,7 @@ def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, int
     for one in reversed(near):
         if not one.row["calls"] and one.row["role"] != "tool":
             continue
-        facts = _facts(ports, acting, one)
+        facts = facts_of(ports, acting, one)
         for id, provider in facts.calls:
             waiting.pop(id, None)
             waiting[id] = ((one.stream, one.version), provider)
@@ -180,16 +189,9 @@ def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list
     else:
         found = [call for call in calls if call.version < 0]
         later = places_after(ports, acting, stream, place) if found else ()
-        made = {id for one in later if one.row["calls"] for id, _ in _facts(ports, acting, one).calls}
+        made = {id for one in later if one.row["calls"] for id, _ in facts_of(ports, acting, one).calls}
         found = [call for call in found if call.id not in made]
     return sorted(found, key=lambda call: (call.version, call.id))
-
-
-def _facts(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
-    event = event_at(ports, acting, place.stream, place.version)
-    assert event is not None, "a row names its event"
-    facts: MessageAppended = event.facts
-    return facts
 
 
 def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, thread: str) -> str:

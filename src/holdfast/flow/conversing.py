@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.counting import framing_of
@@ -15,6 +16,7 @@ from holdfast.flow.change import Changed, change, state_of
 from holdfast.flow.lines import APPENDED, decoded, session_of
 from holdfast.flow.preparing import Prepared, Preparing
 from holdfast.ports import Acting, Models, Ports, Tokenizer
+from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import StreamState
 from holdfast.records.lines import Line
@@ -29,12 +31,21 @@ def models(ports: Ports) -> Models:
     return ports.models
 
 
-def counting(ports: Ports, acting: Acting, stream: str) -> tuple[Tokenizer, ModelInfo]:
+def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """How a session's tokens are counted, and for which model."""
     session = state_of(ports, acting, session_of(stream)).session
-    info = models(ports).info(None if session is None else session.model)
-    name = None if session is None else session.tokenizer
+    info = models(ports).info(model or (None if session is None else session.model))
+    name = None if session is None or model is not None else session.tokenizer
     return models(ports).tokenizer(name or info.tokenizer), info
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written to the session in the same commit as messages to one of its lines."""
+
+    drafts: Callable[[StreamState], list[Draft]]
+    artifacts: tuple[Artifact, ...] = ()
+    model: str | None = None
+    """The model that the session will have, for counting."""
 
 
 def append(
@@ -48,13 +59,28 @@ def append(
     progress: Progress | None = None,
 ) -> list[Message]:
     """Messages at the end of a line, all or none, as they are stored."""
+    return append_beside(ports, acting, stream, messages, key=key, pinned=pinned, progress=progress)[0]
+
+
+def append_beside(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    messages: Sequence[Message],
+    *,
+    key: str | None = None,
+    pinned: bool = False,
+    progress: Progress | None = None,
+    beside: Beside | None = None,
+) -> tuple[list[Message], bool]:
+    """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
-    tokenizer, info = counting(ports, acting, stream)
+    tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
     preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.all(messages, pinned=pinned, progress=progress)
     try:
-        changed = _append(ports, acting, stream, prepared, key)
+        changed = _append(ports, acting, stream, prepared, key, beside)
     except (Refused, Conflict):
         artifacts.withdraw(ports, acting, prepared.artifacts)
         raise
@@ -62,22 +88,28 @@ def append(
         artifacts.withdraw(ports, acting, prepared.artifacts)
         events = [event for event in changed.events if isinstance(event, Event) and event.type in APPENDED]
         pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
-        return decoded(ports, acting, events, pins)
-    return _given_back(stream, prepared, changed)
+        return decoded(ports, acting, events, pins), True
+    return _given_back(stream, prepared, changed), False
 
 
-def _append(ports: Ports, acting: Acting, stream: str, prepared: Prepared, key: str | None) -> Changed:
+def _append(
+    ports: Ports, acting: Acting, stream: str, prepared: Prepared, key: str | None, beside: Beside | None
+) -> Changed:
     session = session_of(stream)
+    placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
 
     def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
-        return (session,) if is_over(states[stream], stream) and session != stream else ()
+        line = states[stream].line  # Only decisions refuse: these states may be no more than remembered.
+        over = line is not None and line.ended
+        return (session,) if (over or beside is not None) and session != stream else ()
 
     def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
         state = states[stream]
         line = state.line or Line()
         before, opened = begin_anew(line, states[session]) if is_over(state, stream) else ([], [])
         drafts = append_messages(line, state.version + len(before), prepared.entries)
-        return {stream: [*before, *drafts], session: opened}
+        own = opened if beside is None else [*opened, *beside.drafts(states[session])]
+        return {stream: [*before, *drafts], session: own}
 
     def same(events: list[Event]) -> bool:
         said = [event for event in events if event.type == "message.appended"]
@@ -87,7 +119,7 @@ def _append(ports: Ports, acting: Acting, stream: str, prepared: Prepared, key: 
             for event, (role, content) in zip(said, wanted, strict=True)
         )
 
-    return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs, artifacts=prepared.artifacts)
+    return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs, artifacts=placed)
 
 
 def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:

@@ -7,17 +7,13 @@ under the same key; a memory that fails is asked again, a limited number of time
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from msgspec.structs import replace
-
-from holdfast.core.codec import decode_event
 from holdfast.core.values import words
 from holdfast.errors import ActorBusy, SessionClosed
 from holdfast.flow.change import States, change
-from holdfast.flow.lines import span_of
+from holdfast.flow.lines import shared_at, span_of
 from holdfast.flow.owning import let_go, take
-from holdfast.flow.sessions import a_line, closed_draft, end_session, was_reset
+from holdfast.flow.sessions import closed_draft, end_session, was_reset
 from holdfast.flow.showing import current, event_at
 from holdfast.ports import Acting, EndedConversation, Ports
 from holdfast.records.events.conversations import Segment, SessionClosing, SessionOffered
@@ -29,7 +25,6 @@ from holdfast.records.reports import Query
 from holdfast.records.scope import Scope, parse_scope
 
 PAGE = 100
-_SHAPES = ("thread.forked", "message.retracted", "thread.ended")
 
 
 def offer(ports: Ports, acting: Acting, stream: str) -> int:
@@ -84,11 +79,11 @@ def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> boo
         if known is None or handover.id not in known.handovers:
             return {}
         last = set(known.handovers) == {handover.id} and (failure is None or given_up)
-        if last and known.status == "closing" and known.generation == closing.generation:
-            drafts.append(closed_draft(known, reset=was_reset(states, stream)))
+        if last and known.status == "closing":
+            drafts.append(closed_draft(known, reset=was_reset(ports, acting, stream, known)))
         return {stream: drafts}
 
-    change(ports, acting, (stream,), decide, needs=partial(a_line, stream))
+    change(ports, acting, (stream,), decide)
     return failure is None
 
 
@@ -98,8 +93,9 @@ def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: Session
     def read(thread: str) -> Iterator[Message]:
         first, last = closing.spans[thread]
         name = Scope.thread(session, thread).text
+        end = _end(ports, acting, name, max(first, last))
         # As it was when it ended: what is retracted or said later under this id is not part of it.
-        for segment in (*reversed(_shared(ports, acting, name, first)), Segment(name, first, last, last)):
+        for segment in (*reversed(shared_at(ports, acting, name, end - 1)), Segment(name, first, last, last)):
             yield from span_of(ports, acting, segment)
 
     return EndedConversation(
@@ -114,17 +110,10 @@ def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: Session
     )
 
 
-def _shared(ports: Ports, acting: Acting, stream: str, floor: int) -> tuple[Segment, ...]:
-    """What a line had in common with others when the conversation after `floor` ended; nothing after a reset."""
-    shared: tuple[Segment, ...] = ()
-    query = Query(tenant=acting.tenant, stream=stream, types=_SHAPES, limit=PAGE)
-    while not floor and (page := ports.journal.read(query)):
-        for event in map(decode_event, page):
-            if event.type == "thread.ended":
-                return shared
-            shared = shared if event.facts.shared is None else event.facts.shared
-        query = replace(query, after=page[-1].version)
-    return shared
+def _end(ports: Ports, acting: Acting, stream: str, after: int) -> int:
+    """The version at which a line ended, after its newest message."""
+    query = Query(tenant=acting.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
+    return ports.journal.read(query)[0].version
 
 
 def sweep_sessions(ports: Ports, acting: Acting) -> SweptSessions:

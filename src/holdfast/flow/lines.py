@@ -14,9 +14,9 @@ from holdfast.core.codec import decode_event
 from holdfast.core.said import large_texts, stored_message
 from holdfast.errors import MessageNotFound, Refused, SessionNotFound
 from holdfast.flow import artifacts
-from holdfast.flow.showing import current
+from holdfast.flow.showing import current, event_at
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.conversations import Segment
+from holdfast.records.events.conversations import MessageAppended, Segment
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.lines import Line
@@ -28,6 +28,7 @@ from holdfast.records.scope import Scope, parse_scope
 PAGE = 64
 APPENDED = ("message.appended",)
 NOW = 2**62
+_SHAPING = ("thread.forked", "message.retracted", "thread.ended")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -66,6 +67,20 @@ def segments(stream: str, line: Line) -> list[Segment]:
     return [Segment(stream, line.floor, NOW, NOW), *line.shared]
 
 
+def shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[Segment, ...]:
+    """What a line had in common with others at one of its versions, nearest first: read from its events."""
+    shared: tuple[Segment, ...] = ()
+    query = Query(tenant=acting.tenant, stream=stream, until=version, types=_SHAPING, limit=256)
+    while page := ports.journal.read(query):
+        for event in map(decode_event, page):
+            if event.type == "thread.ended":
+                shared = () if event.facts.reset else shared
+            elif event.facts.shared is not None:
+                shared = event.facts.shared
+        query = msgspec.structs.replace(query, after=page[-1].version)
+    return shared
+
+
 def places(ports: Ports, acting: Acting, stream: str, *, before: Place | None = None) -> Iterator[Place]:
     """The messages of a line, newest first, all or those before one of them. Rows only, page by page."""
     found = segments(stream, line_of(ports, acting, stream))
@@ -99,17 +114,25 @@ def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool) ->
     while True:
         span = Span(table="messages", after=after, until=until, limit=PAGE, backwards=backwards)
         rows = ports.journal.span(acting.tenant, segment.stream, span)
-        yield from (Place(segment.stream, row) for row in rows if _stands(row, segment))
+        yield from (Place(segment.stream, row) for row in rows if stands(row, segment))
         if len(rows) < PAGE:
             return
         last = int(rows[-1]["version"] or 0)
         after, until = (after, last - 1) if backwards else (last, until)
 
 
-def _stands(row: Row, segment: Segment) -> bool:
+def stands(row: Row, segment: Segment) -> bool:
     """Whether a message was part of the line at the time that counts."""
     retracted = row["retracted"]
     return retracted is None or int(retracted) > segment.at
+
+
+def facts_of(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
+    """Which calls a message makes, and which it answers."""
+    event = event_at(ports, acting, place.stream, place.version)
+    assert event is not None, "a row names its event"
+    facts: MessageAppended = event.facts
+    return facts
 
 
 def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message]:
@@ -211,6 +234,6 @@ def place_of(ports: Ports, acting: Acting, stream: str, message: Message | str) 
             if segment.stream == stored.stream and segment.after < stored.version <= segment.until:
                 span = Span(table="messages", after=stored.version - 1, until=stored.version, limit=1)
                 for row in ports.journal.span(acting.tenant, segment.stream, span):
-                    if _stands(row, segment):
+                    if stands(row, segment):
                         return Place(segment.stream, row)
     raise MessageNotFound(f"There is no message {id!r:.40} in {stream}. It was retracted, or belongs elsewhere.")

@@ -6,7 +6,7 @@ what is shown. Counts by a tokenizer that a message was not counted with are mad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -17,11 +17,12 @@ from holdfast.errors import BudgetTooSmall, InvalidValue, OutcomeUnknown, Refuse
 from holdfast.flow import summing
 from holdfast.flow.change import Decided, append
 from holdfast.flow.conversing import counting
-from holdfast.flow.lines import Place, bodies, line_of, places, segments, session_of
+from holdfast.flow.lines import Place, bodies, line_of, places, session_of
+from holdfast.flow.pinning import with_pinned
 from holdfast.flow.sessions import session_texts, session_tools
 from holdfast.flow.showing import current
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.events.conversations import Segment, TokensCounted
+from holdfast.records.events.conversations import TokensCounted
 from holdfast.records.events.envelope import Draft
 from holdfast.records.lines import SessionState, Summary
 from holdfast.records.messages import Message, ToolDef
@@ -150,53 +151,25 @@ def _candidates(
 ) -> list[Place]:
     """Places from the end until the budget is full, and those that are pinned, oldest first."""
     found: list[Place] = []
-    rounds: set[int] = set()  # By number alone: in a branch, a result and its call may be in two streams.
+    rounds: set[tuple[str, int]] = set()
     tokens = beyond = 0
     begun = False
     for place in places(ports, acting, stream):
         if summing.is_covered(place, standing):
             break  # Summaries cover a line from its beginning: what is older is covered as well.
         full = begun and (tokens > room or (max_messages is not None and len(found) > max_messages))
-        if full and place.round not in rounds:
+        if full and (place.stream, place.round) not in rounds:
             beyond += 1
             if beyond > MORE:
                 break
             continue
         found.append(place)
-        rounds.add(place.round)
+        rounds.add((place.stream, place.round))
         begun = begun or place.row["role"] != "tool"  # Late results alone are no round.
         # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
         counted = int(place.row["tokens"] or 0)
         tokens += counted if place.row["tokenizer"] == tokenizer.name else counted // 3
-    return [*_pinned(ports, acting, stream, found), *found[::-1]]
-
-
-def _pinned(ports: Ports, acting: Acting, stream: str, found: Sequence[Place]) -> list[Place]:
-    """Pinned messages that are older than what was read, with the rest of their rounds."""
-    seen = {(place.stream, place.version) for place in found}
-    kept: list[Place] = []
-    for segment in reversed(segments(stream, line_of(ports, acting, stream))):
-        for row in ports.journal.span(acting.tenant, segment.stream, _pins(segment)):
-            round = int(row["round"] or 0)
-            kept += [
-                place
-                for place in _round(ports, acting, segment, round)
-                if (place.stream, place.version) not in seen and place not in kept
-            ]
-    return kept
-
-
-def _pins(segment: Segment) -> Span:
-    return Span(table="messages", after=segment.after, until=segment.until, limit=1_000, pinned=True)
-
-
-def _round(ports: Ports, acting: Acting, segment: Segment, round: int) -> Iterator[Place]:
-    """The messages of one round; its results are near its beginning."""
-    span = Span(table="messages", after=round - 1, until=min(round + 64, segment.until), limit=64)
-    for row in ports.journal.span(acting.tenant, segment.stream, span):
-        retracted = row["retracted"]
-        if row["round"] == round and (retracted is None or int(retracted) > segment.at):
-            yield Place(segment.stream, row)
+    return with_pinned(ports, acting, stream, found)
 
 
 def _counted(

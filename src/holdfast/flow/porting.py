@@ -15,10 +15,8 @@ from holdfast.core.wire.notes import Reading
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound
 from holdfast.flow import artifacts, conversing, lines, sessions
 from holdfast.ports import Acting, Ports
-from holdfast.records.lines import SessionState
 from holdfast.records.messages import Message, Part, Repair, ToolCallResult
 from holdfast.records.reports import Progress
-from holdfast.records.scope import MAIN_THREAD
 
 ALL_FORMATS = (*FORMATS, "jsonl")
 
@@ -37,7 +35,9 @@ def read(format: str, given: Any) -> Reading:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
     reading = json_lines.read_messages(_lines(given)) if format == "jsonl" else read_conversation(format, given)
     whole = repaired(reading.messages, open_calls="keep")
-    return replace(reading, messages=whole.messages, repairs=[*reading.repairs, *whole.repairs])
+    torn = [replace(one, index=reading.indexes[one.index]) if reading.indexes else one for one in whole.repairs]
+    repairs = sorted([*reading.repairs, *torn], key=lambda one: one.index)
+    return replace(reading, messages=whole.messages, repairs=repairs)
 
 
 def _lines(given: Any) -> list[str | bytes]:
@@ -69,28 +69,31 @@ def import_conversation(
     if strict and reading.repairs:
         said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
         raise InvalidMessage(f"The list is broken in {len(reading.repairs)} places, so nothing was imported. {said}")
-    _, stream = sessions.streams_of(session, thread)
+    own, stream = sessions.streams_of(session, thread)
     system, messages = _system(reading)
     known = sessions.session_state(ports, acting, session)
+    # An import that is repeated finds the system prompt that it set; another one stays a message.
+    stored = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
+    if known.system is not None and system not in (None, stored):
+        messages = reading.messages
     offered = sessions.Given(
         system=system if known.system is None else None,
         tools=(reading.tools or None) if known.tools is None else None,
         model=reading.model if known.model is None else None,
     )
-    if known.system is not None and system not in (None, _system_of(ports, acting, session, known)):
-        messages = reading.messages
-    sessions.open_session(ports, acting, session, thread, offered)
     if not messages:
+        sessions.open_session(ports, acting, session, thread, offered)
         return Imported(messages=0, repairs=tuple(reading.repairs))
-    fresh = [_fresh(message) for message in messages]
-    found = conversing.append(ports, acting, stream, fresh, key=key, progress=progress)
-    return Imported(messages=len(found), repairs=tuple(reading.repairs))
-
-
-def _system_of(ports: Ports, acting: Acting, session: str, known: SessionState) -> Any:
-    """The system prompt that a session has: an import that is repeated finds the one that it set."""
-    own, _ = sessions.streams_of(session, MAIN_THREAD)
-    return sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
+    found, repeated = conversing.append_beside(
+        ports,
+        acting,
+        stream,
+        [_fresh(message) for message in messages],
+        key=key,
+        progress=progress,
+        beside=sessions.beside(ports, acting, own, offered),
+    )
+    return Imported(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
 
 
 def _system(reading: Reading) -> tuple[str | None, list[Message]]:

@@ -7,7 +7,6 @@ ends it ends all its lines in the same commit, so no message can slip in behind 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from holdfast.core.wire.tools import tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
 from holdfast.flow import artifacts, redacting
 from holdfast.flow.change import change
+from holdfast.flow.conversing import Beside
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
@@ -88,13 +88,12 @@ def open_session(
             own.append(_settings("session.changed", changed, tools, ports))
         if now is not None and thread in now.threads:
             return {session: own}
-        if now is not None and now.status in ("closing", "closed") and not was_reset(states, session):
+        if now is not None and now.status in ("closing", "closed") and not was_reset(ports, acting, session, now):
             raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
         own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
         return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *begun(now)]}
 
-    needs = partial(a_line, session)
-    change(ports, acting, (session, line), decide, needs=needs, artifacts=() if tools is None else (tools,))
+    change(ports, acting, (session, line), decide, artifacts=() if tools is None else (tools,))
     found = current(ports, acting, session).session
     assert found is not None
     return found
@@ -113,18 +112,11 @@ def begun(known: SessionState | None) -> list[Draft]:
     return drafts
 
 
-def a_line(session: str, states: States) -> list[str]:
-    """One line of a session that is closing: whether that was a reset, each of its lines can tell."""
-    known = states[session].session
-    if known is None or known.status != "closing":
-        return []
-    return [Scope.thread(str(parse_scope(session).get("session")), known.threads[0]).text]
-
-
-def was_reset(states: States, session: str) -> bool:
-    """Whether a session that is closing begins anew with the next message."""
-    lines = [states[name].line for name in a_line(session, states)]
-    return any(line is not None and line.fresh for line in lines)
+def was_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
+    """Whether a session that has ended begins anew with the next message: each of its lines can tell."""
+    id = str(parse_scope(session).get("session"))
+    line = current(ports, acting, Scope.thread(id, known.threads[0]).text).line
+    return line is not None and line.fresh
 
 
 def _checked(ports: Ports, given: Given) -> Given:
@@ -190,6 +182,19 @@ def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports
         artifacts=() if name is None else (name,),
     )
     return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
+
+
+def beside(ports: Ports, acting: Acting, stream: str, given: Given) -> Beside:
+    """New settings to be written in the same commit as messages."""
+    given = _checked(ports, given)
+    tools = None if given.tools is None else _tools(ports, acting, given.tools)
+
+    def drafts(state: StreamState) -> list[Draft]:
+        known = state.session or SessionState()
+        changed = _changes(ports, acting, stream, known, given, tools)
+        return [] if changed is None else [_settings("session.changed", changed, tools, ports)]
+
+    return Beside(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
 
 
 def session_texts(

@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, Sum
 from holdfast.flow import redacting
 from holdfast.flow.change import States, change
 from holdfast.flow.conversing import counting
-from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, span_of
+from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.conversations import Segment, Stretch, SummaryContent, SummaryMade
@@ -225,20 +225,21 @@ def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
 def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
     """The messages that a summary stands for, exactly as they were said."""
     wanted = ulid_bytes(summary)
-    line = segments(stream, line_of(ports, acting, stream))
-    for segment in line:
+    for segment in segments(stream, line_of(ports, acting, stream)):
         span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)
         for row in ports.journal.span(acting.tenant, segment.stream, span):
             if row["summary_id"] == wanted:
                 found = _summary(ports, acting, segment.stream, row)
-                return [message for one in found.covers for message in _original(ports, acting, found, one, line)]
+                return list(_originals(ports, acting, found))
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
 
 
-def _original(
-    ports: Ports, acting: Acting, summary: Summary, stretch: Stretch, line: Sequence[Segment]
-) -> Iterator[Message]:
-    """A stretch as it was when it was summarised."""
-    shared = {segment.stream: segment.at for segment in line}
-    at = summary.version - 1 if stretch.stream == summary.stream else shared.get(stretch.stream, NOW)
-    return span_of(ports, acting, Segment(stretch.stream, stretch.first - 1, stretch.last, at))
+def _originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
+    """What a summary stands for, as it was when it was made, whatever was retracted, forked or reset since."""
+    at = {summary.stream: summary.version - 1}
+    if any(stretch.stream != summary.stream for stretch in summary.covers):
+        at.update({one.stream: one.at for one in shared_at(ports, acting, summary.stream, summary.version)})
+    for stretch in summary.covers:
+        yield from span_of(
+            ports, acting, Segment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, NOW))
+        )

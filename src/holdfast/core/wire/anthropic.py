@@ -37,10 +37,12 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system:
     """A list of messages, as far as it can be read; what could not is among the repairs."""
     notes = Notes()
     messages: list[Message] = []
+    indexes: list[int] = []
     for index, item in enumerate(listed(items, notes)):
         notes.index = index
         messages += read_message(item, notes)
-    return Reading(messages=messages, system=read_system(system, notes), repairs=notes.repairs)
+        indexes += [index] * (len(messages) - len(indexes))
+    return Reading(messages=messages, system=read_system(system, notes), repairs=notes.repairs, indexes=indexes)
 
 
 def read_system(system: Any, notes: Notes) -> str | None:

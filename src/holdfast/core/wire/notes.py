@@ -23,6 +23,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     repairs: list[Repair] = []
     tools: tuple[ToolDef, ...] = ()
     model: str | None = None
+    indexes: list[int] = []
+    """Which item of the given list each message comes from, if that is not its own place."""
 
 
 class Notes:

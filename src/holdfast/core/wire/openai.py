@@ -42,12 +42,14 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> Reading
     """A list of messages, as far as it can be read; what could not is among the repairs."""
     notes = Notes()
     messages: list[Message] = []
+    indexes: list[int] = []
     for index, item in enumerate(listed(items, notes)):
         notes.index = index
         message = read_message(item, notes)
         if message is not None:
             messages.append(message)
-    return Reading(messages=messages, repairs=notes.repairs)
+            indexes.append(index)
+    return Reading(messages=messages, repairs=notes.repairs, indexes=indexes)
 
 
 def read_message(item: Any, notes: Notes) -> Message | None:

@@ -1,0 +1,176 @@
+"""`holdfast messages` and `holdfast fork`: read a conversation page by page, and let a new thread go on from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.padding import Padding
+from rich.text import Text
+
+from holdfast.cli.main import OK
+from holdfast.cli.message_text import Page, marks, role_of
+from holdfast.cli.opening import JournalPathFirst, Json, Tenant, journal_and, open_existing, spelled, switch
+from holdfast.cli.output import aligned, console, emit, fields, note, say, widest
+from holdfast.cli.sessions import Thread, check_limit, find_session
+from holdfast.cli.show import when
+from holdfast.client_session import Session
+from holdfast.records.messages import Message
+from holdfast.records.scope import MAIN_THREAD
+
+NEWEST = 20
+COLUMNS = ("message", "time (UTC)", "role", "tokens", "marks", "text")
+STYLES = {"user": "bold", "assistant": "green", "tool": "cyan", "system": "yellow", "developer": "yellow"}
+Id = Annotated[str | None, Parameter(name="SESSION", show_default=False, help="The session's id.")]
+
+
+def messages(
+    path: JournalPathFirst,
+    session: Id = None,
+    /,
+    *,
+    thread: Thread = None,
+    limit: Annotated[int, Parameter(help="So many: the newest, or those next to --before or --after.")] = NEWEST,
+    before: Annotated[str | None, Parameter(show_default=False, help="Those before the message with this id.")] = None,
+    after: Annotated[str | None, Parameter(show_default=False, help="Those after the message with this id.")] = None,
+    full: Annotated[bool, switch("Show whole texts.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Show what was said, oldest first."""
+    check_limit(limit)
+    journal, id = journal_and(path, session, "the session's id")
+    with open_existing(journal, tenant) as hf:
+        line = find_session(hf, id, thread)
+        found = line.messages(limit, before=_whole(before), after=_whole(after))
+        if json:
+            said = [_as_json(message) for message in found]
+            emit({"session": line.id, "thread": line.thread, "messages": said})
+            return OK
+        more = _further(line, found, forwards=after is not None)
+    if not found:
+        note("Nothing was said." if before is None and after is None else "There is nothing further.")
+        return OK
+    newest = before is None and (after is None or more is None)
+    _print(Page(found, newest=newest, full=full), full=full)
+    if more is not None:
+        note(_next_page(journal, line, more, tenant))
+    return OK
+
+
+def fork(
+    path: JournalPathFirst,
+    session: Id = None,
+    /,
+    *,
+    at: Annotated[
+        str | None, Parameter(show_default=False, help="After the message with this id; the newest if not given.")
+    ] = None,
+    as_: Annotated[
+        str | None, Parameter(name="--as", show_default=False, help="The new thread's name; made up if not given.")
+    ] = None,
+    thread: Thread = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Begin a new thread that goes on after a message. Nothing is copied, and the old thread stays as it is."""
+    journal, id = journal_and(path, session, "the session's id")
+    with open_existing(journal, tenant) as hf:
+        line = find_session(hf, id, thread)
+        branch = line.fork(_whole(at), thread=as_)
+        newest = branch.messages(1)
+        count = len(branch)
+    point = newest[0].id if newest else None
+    if json:
+        emit({"session": id, "thread": branch.thread, "from": line.thread, "at": point, "messages": count})
+        return OK
+    where = "at its beginning" if point is None else f"after message {point}"
+    say(f"Thread {branch.thread!r} of session {id!r} goes on {where} of {line.thread!r}: {count:,} messages.", "green")
+    say(f"Read it with: {spelled('messages', journal, id, '--thread', branch.thread, tenant=tenant)}")
+    say(f"Go on with: hf.session({id!r}, thread={branch.thread!r})")
+    return OK
+
+
+def _whole(id: str | None) -> str | None:
+    """A message's id as it is stored, however it was typed."""
+    return None if id is None else id.strip().upper()
+
+
+def _further(line: Session, found: list[Message], *, forwards: bool) -> tuple[str, str] | None:
+    """The option that leads to the next page, if there is one."""
+    if not found:
+        return None
+    if forwards:
+        return ("--after", found[-1].id) if line.messages(1, after=found[-1]) else None
+    return ("--before", found[0].id) if line.messages(1, before=found[0]) else None
+
+
+def _next_page(journal: str, line: Session, more: tuple[str, str], tenant: str | None) -> str:
+    which = () if line.thread == MAIN_THREAD else ("--thread", line.thread)
+    said = "Later" if more[0] == "--after" else "Earlier"
+    return f"{said} messages: {spelled('messages', journal, line.id, *which, *more, tenant=tenant)}"
+
+
+def _as_json(message: Message) -> dict[str, Any]:
+    """All that is known of a message; nothing is shortened."""
+    known = fields(message)
+    known["tool_calls"] = [fields(call) for call in message.tool_calls]
+    known["tool_results"] = [fields(result) for result in message.tool_results]
+    return known
+
+
+def _print(page: Page, *, full: bool) -> None:
+    out = console()
+    if out.is_terminal:
+        for shown in _blocks(page):
+            out.print(shown)
+    else:
+        sys.stdout.writelines(_plain_blocks(page) if full else _plain_rows(page))
+        sys.stdout.flush()
+
+
+def _plain_rows(page: Page) -> Iterator[str]:
+    """A line for each message, for programs that go by lines."""
+    rows = [
+        (
+            message.id,
+            when(message.timestamp),
+            role_of(message),
+            "" if message.tokens is None else f"{message.tokens:,}",
+            ", ".join(marks(message)),
+            "  ".join(piece.text for piece in page.pieces(message)),
+        )
+        for message in page.messages
+    ]
+    widths = [*widest([COLUMNS[:-1], *(row[:-1] for row in rows)]), 0]
+    return aligned([COLUMNS, *rows], widths, (3,))
+
+
+def _plain_blocks(page: Page) -> Iterator[str]:
+    """What a terminal gets, for a pipe."""
+    for message in page.messages:
+        yield f"{_head(message).plain}\n"
+        for piece in page.pieces(message):
+            yield from (f"  {line}".rstrip() + "\n" for line in piece.text.split("\n"))
+        yield "\n"
+
+
+def _blocks(page: Page) -> Iterator[Any]:
+    """A line about each message, and below it what it says, as wide as the terminal is."""
+    for message in page.messages:
+        yield _head(message)
+        yield Padding(Text("\n").join(Text(*piece) for piece in page.pieces(message)), (0, 0, 1, 2))
+
+
+def _head(message: Message) -> Text:
+    return Text.assemble(
+        (role_of(message), STYLES.get(message.role, "")),
+        (f"  {', '.join(marks(message))}".rstrip(), "yellow"),
+        (f"{_tokens(message)}  {when(message.timestamp)}  {message.id}", "dim"),
+    )
+
+
+def _tokens(message: Message) -> str:
+    return "" if message.tokens is None else f"  {message.tokens:,} tokens"

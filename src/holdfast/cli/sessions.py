@@ -1,0 +1,165 @@
+"""`holdfast sessions`: the conversations of a journal, page by page, so that any number of them can be shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.ambient import SystemClock
+from holdfast.cli.main import OK
+from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spelled
+from holdfast.cli.output import aligned, brief, console, emit, fields, note, plain, printable, span, widest
+from holdfast.cli.tree import words
+from holdfast.client import Holdfast
+from holdfast.client_session import Session
+from holdfast.errors import InvalidValue, SessionNotFound
+from holdfast.flow.sessions import ORDERS, STATUSES
+from holdfast.records.events.envelope import ERASED, Erased
+from holdfast.records.lines import SessionInfo
+from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.records.usage import NANO_USD
+
+PAGE = 100
+COLUMNS = ("session", "title", "status", "model", "messages", "tokens", "cost (USD)", "last active")
+NUMBERS = (4, 5, 6)
+TITLE = 60
+LEAST = 20
+STYLES = {"open": "green", "closing": "yellow", "ended": "dim", "closed": "dim"}
+
+Thread = Annotated[
+    str | None, Parameter(show_default=False, help=f"Which thread of the session; {MAIN_THREAD!r} if not given.")
+]
+
+
+class Listed(NamedTuple):
+    """A session, and the words that stand in for a title."""
+
+    info: SessionInfo
+    words: str | Erased | None
+
+
+def sessions(
+    path: JournalPath = None,
+    /,
+    *,
+    user: Annotated[str | None, Parameter(show_default=False, help="Only those that this user opened.")] = None,
+    title: Annotated[str | None, Parameter(show_default=False, help="Only those with this in their title.")] = None,
+    status: Annotated[
+        str | None, Parameter(show_default=False, help=f"Only those that are one of: {', '.join(STATUSES)}.")
+    ] = None,
+    order: Annotated[
+        str, Parameter(help=f"One of {', '.join(ORDERS)}: the latest or dearest first, or by name.")
+    ] = ORDERS[0],
+    limit: Annotated[int | None, Parameter(show_default=False, help="Only the first N of them.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Show the conversations with their titles, sizes and costs."""
+    check_limit(limit)
+    with open_existing(path, tenant) as hf:
+        infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
+        found = (Listed(info, None if info.title else _first_words(hf, info)) for info in infos)
+        if json:
+            emit({"sessions": [_as_json(one) for one in found]})
+            return OK
+        last = _print(found)
+    if last is None:
+        note("No session matches." if user or title or status else "There is no session yet.")
+    else:
+        note(f"Read one with: {spelled('messages', str(path), last, tenant=tenant)}")
+    return OK
+
+
+def check_limit(limit: int | None) -> None:
+    """How many are wanted, if somebody said so."""
+    if limit is not None and limit < 1:
+        raise InvalidValue(f"--limit must be 1 or more, not {limit}.")
+
+
+def find_session(hf: Holdfast, id: str, thread: str | None) -> Session:
+    """A thread of a session that is there; says which there are if it is not."""
+    wanted = MAIN_THREAD if thread is None else thread
+    try:
+        return hf.session(id, thread=wanted, create=False)
+    except SessionNotFound:
+        known = threads_of(hf, id)
+    if not known:
+        raise SessionNotFound(f"There is no session {id!r}. See `holdfast sessions`; check the id and --tenant.")
+    others = ", ".join(map(repr, known[:8])) + (", …" if len(known) > 8 else "")
+    raise SessionNotFound(f"Session {id!r} has no thread {wanted!r}. Give one of its threads with --thread: {others}.")
+
+
+def threads_of(hf: Holdfast, id: str) -> list[str]:
+    """The threads that a session was ever given, in order; none if it is not there."""
+    return [event.facts.thread for event in hf.journal.events(Scope.session(id), types=("thread.added",))]
+
+
+def _first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
+    """What its user said first, shortened; None if nobody has said anything."""
+    if not info.messages:
+        return None
+    try:
+        session = hf.session(info.id, create=False)
+    except SessionNotFound:
+        session = hf.session(info.id, thread=threads_of(hf, info.id)[0], create=False)
+    said = next((message for message in session if message.role == "user"), None)
+    if said is None:
+        return None
+    return ERASED if said.erased else brief(said.text, TITLE) or None
+
+
+def _as_json(one: Listed) -> dict[str, Any]:
+    """Exact times and numbers. `first_words` are there where a title is not."""
+    idle = max(0, SystemClock().now_ms() - one.info.active_at)
+    return {**fields(one.info), "first_words": plain(one.words), "tokens": one.info.usage.spent, "idle_ms": idle}
+
+
+def _print(found: Iterable[Listed]) -> str | None:
+    """One page at a time; columns only ever grow wider, so that pages line up. Gives the first session's id."""
+    out, rest, first = console(), iter(found), None
+    widths = [0] * len(COLUMNS)
+    while page := list(islice(rest, PAGE)):
+        rows = [_cells(one) for one in page]
+        widths = [*map(max, widths, widest([COLUMNS, *rows]))]
+        if out.is_terminal:
+            out.print(_table(page, rows, min(max(widths[0], LEAST), out.width // 2)))
+        else:
+            sys.stdout.writelines(aligned(rows if first else [COLUMNS, *rows], widths, NUMBERS))
+            sys.stdout.flush()
+        first = first or page[0].info.id
+    return first
+
+
+def _cells(one: Listed) -> tuple[str, ...]:
+    info = one.info
+    cost = info.usage.cost
+    return (
+        printable(info.id),
+        words(brief(info.title, TITLE) if info.title else one.words, ""),
+        info.status,
+        printable(info.model or ""),
+        f"{info.messages:,}",
+        f"{info.usage.spent:,}",
+        f"{cost / NANO_USD:,.4f}" if cost else "",
+        f"{span(max(0, SystemClock().now_ms() - info.active_at))} ago",
+    )
+
+
+def _table(page: list[Listed], rows: list[tuple[str, ...]], width: int) -> Table:
+    """For a terminal: what belongs together is in one cell, so that ids, which are typed again, stay whole."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(min_width=width, overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for one, (id, title, status, model, messages, tokens, cost, active) in zip(page, rows, strict=True):
+        used = f"{messages} messages, {tokens} tokens" + (f", {cost} USD" if cost else "")
+        table.add_row(
+            Text.assemble((id, "bold"), "\n", (status, STYLES.get(status, "")), (f"  {model}".rstrip(), "dim")),
+            Text.assemble((title, "" if one.info.title else "italic"), "\n", (f"{used}, {active}", "dim")),
+        )
+    return table
