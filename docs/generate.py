@@ -20,18 +20,24 @@ import msgspec
 
 import holdfast
 from holdfast import errors
-from holdfast.async_client import AsyncHoldfast, AsyncJournalView
+from holdfast.async_client import AsyncHoldfast
 from holdfast.async_frame import AsyncFrame
 from holdfast.async_index import AsyncIndexView
+from holdfast.async_journal import AsyncJournalView
+from holdfast.async_session import AsyncSession
 from holdfast.cli.main import COMMANDS, EXIT_CODES, exit_code, make_app
 from holdfast.client import Holdfast
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
+from holdfast.client_session import Session
+from holdfast.core.shortening import Cut
+from holdfast.migrating import NotStored
 from holdfast.records import frames as frame_records
 from holdfast.records import resume, settings
 from holdfast.records.catalogue import _APP, CATALOGUE, EventType
 from holdfast.records.events.calls import PackedSegment
+from holdfast.records.events.conversations import CallRef, Segment, Stretch
 from holdfast.records.events.work import TaskNode
 from holdfast.records.usage import Usage
 
@@ -66,6 +72,8 @@ def type_name(kind: Any) -> str:
         return " or ".join("null" if part is type(None) else type_name(part) for part in arguments)
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return f"[{', '.join(map(type_name, arguments))}]"
     if origin in (tuple, list):
         return f"list of {type_name(arguments[0])}"
     if origin is dict:
@@ -84,10 +92,10 @@ Every event that a journal may hold: its name, its kind, the version of its sche
 its content. There are {count} names, and `app.…` for your own. Names and fields are for ever: an
 event once written is never rewritten, only read as a newer schema.
 
-Today holdfast writes the events of frames, questions, calls and leases, `subject.erased` when
-something is erased, and your own `app.…` events through `hf.journal.append`. The others are
-written down so that no journal ever has to change when sessions, packs, state, tasks and memory
-arrive.
+Today holdfast writes the events of sessions, messages and summaries, of frames, questions, calls
+and leases, `subject.erased` when something is erased, and your own `app.…` events through
+`hf.journal.append`. The others are written down so that no journal ever has to change when turns,
+state, tasks and memory arrive.
 
 - **owner** events carry the epoch of whoever owns the stream, and are refused once another owner
   took over.
@@ -121,10 +129,15 @@ def events() -> str:
         parts.extend(_event(row) for row in rows)
     parts.append("## Records inside facts")
     parts.extend(
-        f"### {record.__name__}\n\n{summary(record)}\n\n{_fields([(record, '')], frozenset())}"
-        for record in (frame_records.Limits, Usage, PackedSegment, TaskNode)
+        f"### {record.__name__}\n\n{summary(record)}{_as_list(record)}\n\n{_fields([(record, '')], frozenset())}"
+        for record in (frame_records.Limits, Usage, PackedSegment, TaskNode, CallRef, Segment, Stretch)
     )
     return page("Events", *parts)
+
+
+def _as_list(record: type[Any]) -> str:
+    """Small records that come in numbers are stored without the names of their fields."""
+    return " Stored as a list, in this order." if record.__struct_config__.array_like else ""
 
 
 def _event(row: EventType) -> str:
@@ -223,6 +236,7 @@ Some errors carry what a program needs to act on them:
 | `InvalidTransition` and its kinds | `before`, `after`: statuses |
 | `FrameSuspended`, `Waiting` | `question` |
 | `InsufficientTokens` | `requested`, `available`; `BudgetExhausted` also `left` |
+| `BudgetTooSmall` | `required`: what would be enough |
 
 `InvalidValue` is also a `ValueError`; `FrameNotFound`, `CallNotFound` and `QuestionNotFound` with
 their kinds are also `NotFound`. The exit code is that of the [command line](cli.md).
@@ -288,6 +302,11 @@ for `async with`, with the members of `Frame`, of which {awaited} are methods to
 `run` awaits an async function and runs any other in a thread; callbacks given to `on` are called
 on the loop and may be async.
 
+`await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
+methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
+all of it. A pack is complete when it is there, so rendering it waits for nothing. A summarizer and
+a memory may be async and are awaited on the loop.
+
 Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
 cancel the write: its key tells what happened.
 """
@@ -302,6 +321,36 @@ BLOCK = """
 For a `with` block; `open` and `leave` are what the block calls, for code that cannot use one. What
 becomes of the frame when the block is left is a [table](../concepts/frames.md#leaving-the-block).
 """
+
+TALK = """
+`len(chat)` is how many messages it has, and iterating over it reads all of them, oldest first. A
+message is named by a `Message` that was stored, or by its id. See [Sessions](../concepts/sessions.md),
+[Messages](../concepts/messages.md) and [Windows](../concepts/windows.md).
+"""
+
+PACK = "See [Windows](../concepts/windows.md)."
+LISTS = "For those who keep their own messages. See [Windows](../concepts/windows.md#windows-over-your-own-list)."
+MODELS = "See [Tokens](../concepts/tokens.md)."
+
+MIGRATING = """
+`list` is the list that it was given, `refused` what the session did not take (`NotStored`).
+`len` and iteration are those of the list. See [Moving from a message list](../howto/moving.md).
+"""
+
+PORTS = """
+What may be given when a journal is opened:
+
+- `tokenizer`: a name, a function, or an object with `name`, `exact` and `count(text) -> int`. See
+  [Tokens](../concepts/tokens.md).
+- `redact`: a function from text to text. See [Redaction](../concepts/messages.md#redaction).
+- `memory`: an object with `take(ended: EndedConversation) -> None`. See
+  [Hand-over to memory](../concepts/sessions.md#hand-over-to-memory).
+- `summarizer`: a function from messages to text, or an object with `name` and
+  `summarise(messages, *, max_tokens) -> str`. See [Summaries](../concepts/windows.md#summaries).
+"""
+
+SLOTS = {"id": "The session's id.", "thread": "Which line of the session this is."}
+"""What is an attribute and nothing more has no docstring of its own."""
 
 RECORDS = (
     holdfast.Event,
@@ -319,6 +368,19 @@ RECORDS = (
     holdfast.ActorResumeState,
     holdfast.PendingWork,
     holdfast.Swept,
+    holdfast.Message,
+    holdfast.ToolCallRequest,
+    holdfast.ToolCallResult,
+    holdfast.ToolDef,
+    holdfast.SessionInfo,
+    holdfast.SweptSessions,
+    holdfast.EndedConversation,
+    holdfast.ConversationSlice,
+    holdfast.Summary,
+    holdfast.Window,
+    holdfast.Imported,
+    holdfast.Repair,
+    holdfast.ModelInfo,
 )
 
 PARTS = (
@@ -328,24 +390,30 @@ PARTS = (
     frame_records.ResultRef,
     frame_records.Call,
     frame_records.Question,
+    Stretch,
+    Cut,
+    NotStored,
 )
 
 
 def python() -> str:
     """Every public name."""
-    doors = [_callable(function) for function in (holdfast.open, holdfast.open_async, holdfast.restore)]
-    iterators = [f"`{name}`" for view in (AsyncJournalView, AsyncIndexView) for name in _iterated(view)]
-    awaited = [f"`{name}`" for name in _awaited(Frame, AsyncFrame)]
     return page(
         "Python",
         "Everything that `import holdfast` offers. What is not on this page is not public.",
-        "## Opening\n\n" + table(["", ""], doors),
+        _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore),
+        PORTS,
         _methods("Holdfast", Holdfast),
+        _methods("Session", Session, TALK),
+        _methods("ContextPack", holdfast.ContextPack, PACK),
         _methods("hf.journal", JournalView),
         _methods("Frame", Frame, BLOCK),
         _methods("hf.index", IndexView, LOW_LEVEL),
-        f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}",
-        ASYNC.format(iterators=", ".join(iterators), awaited=", ".join(awaited)),
+        *_asyncio(),
+        _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised),
+        _functions("Models", MODELS, holdfast.model_info, holdfast.register_model),
+        _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
+        _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),
         _methods("Scope", holdfast.Scope),
         "## Records\n\nFrozen, and plain to read.",
         *(_record(kind) for kind in RECORDS),
@@ -356,6 +424,19 @@ def python() -> str:
         "## Errors\n\nSee [Errors](errors.md): " + ", ".join(f"`{kind.__name__}`" for kind in _errors()) + ".",
         "## Version\n\n`holdfast.__version__` is the release that is installed, as text.",
     )
+
+
+def _asyncio() -> tuple[str, str]:
+    iterators = [f"`{name}`" for view in (AsyncJournalView, AsyncIndexView) for name in _iterated(view)]
+    awaited = [f"`{name}`" for name in _awaited(Frame, AsyncFrame)]
+    read = [f"`{name}`" for name in _awaited(Session, AsyncSession)]
+    said = ASYNC.format(iterators=", ".join(iterators), awaited=", ".join(awaited), read=", ".join(read))
+    return f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}", said
+
+
+def _functions(title: str, more: str, *functions: Callable[..., Any]) -> str:
+    rows = table(["", ""], [_callable(function) for function in functions])
+    return "\n\n".join([f"## {title}", *filter(None, [more]), rows])
 
 
 def _iterated(view: type[Any]) -> list[str]:
@@ -376,7 +457,9 @@ def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(before.startswith("*") for before in names):
             names.append("*")
         stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        names.append(f"{stars}{name}" if parameter.default is parameter.empty else f"{name}={parameter.default!r}")
+        default = repr(parameter.default)
+        shown = default if len(default) <= LONGEST_DEFAULT else "…"
+        names.append(f"{stars}{name}" if parameter.default is parameter.empty else f"{name}={shown}")
     return [f"`{owner}{function.__name__}({', '.join(names)})`", summary(function)]
 
 
@@ -386,13 +469,15 @@ def members(kind: type[Any]) -> list[tuple[str, Any]]:
     return [(name, member) for base in ours for name, member in vars(base).items()]
 
 
-def _methods(title: str, kind: type[Any], more: str = "") -> str:
-    rows = []
+def _methods(title: str, kind: type[Any], more: str = "", *, made: bool = False) -> str:
+    rows = [[_callable(kind)[0], "One is made so."]] if made else []
     for name, member in members(kind):
         if name.startswith("_"):
             continue
         if isinstance(member, property):
             rows.append([f"`{name}`", summary(member.fget)])
+        elif name in SLOTS and inspect.ismemberdescriptor(member):
+            rows.append([f"`{name}`", SLOTS[name]])
         elif isinstance(member, classmethod):
             rows.append(_callable(getattr(kind, name), f"{kind.__name__}."))
         elif inspect.isfunction(member):
@@ -411,8 +496,12 @@ def _members(kind: type[Any]) -> str:
         about = f" {described[field.name]}" if field.name in described else ""
         rows.append([f"`{field.name}`", f"`{kind.__annotations__[field.name]}`{about}"])
     rows += [[f"`{n}`", summary(p.fget)] for n, p in vars(kind).items() if isinstance(p, property)]
-    return table(["", ""], rows)
+    methods = [m for n, m in vars(kind).items() if inspect.isfunction(m) and not n.startswith("_")]
+    return table(["", ""], rows + [_callable(method, "", method=True) for method in methods])
 
+
+LONGEST_DEFAULT = 80
+"""A default that is longer, such as a whole prompt, is not spelled out."""
 
 PAGES: dict[str, Callable[[], str]] = {
     "events.md": events,

@@ -6,12 +6,14 @@
     ambient.py  the clock and randomness, read here and nowhere else
     flow/       one plain function per operation: load, decide, append, fold
     journal/    backends: memory, sqlite
+    model/      tokenizers, what is known about models, summarizers
     connect.py  the composition root: a URL becomes ports
-    client*.py  Holdfast, its views and blocks; async_*.py for asyncio
+    client*.py  Holdfast, its views, blocks and sessions; async_*.py for asyncio
+    windows.py, migrating.py  for callers who hold a list of messages themselves
     cli/        the command line
     testing/    the public kit: contracts, faults, clocks, the simulated disk
 
-Imports point one way: cli → testing → client → connect → flow | journal → ports → core → records → errors.
+Imports point one way: cli → testing → client → connect → flow | journal | model → ports → core → records → errors.
 """
 
 from importlib import import_module as _import_module

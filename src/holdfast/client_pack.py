@@ -74,6 +74,11 @@ class ContextPack:
         """The model that it is for."""
         return self._packed.model
 
+    @property
+    def shortened(self) -> int:
+        """How many messages had to be shortened to fit."""
+        return self._packed.shortened
+
     def to_openai(self) -> dict[str, Any]:
         """Keyword arguments for `client.chat.completions.create`."""
         return openai.render(self._whole(), system=self.system, tools=self.tools)

@@ -65,11 +65,16 @@ class DualWrite:
     def session(self) -> Session:
         """The session, for whatever the list cannot do."""
         if self._session is None:
-            hf = self._hf if isinstance(self._hf, Holdfast) else self._hf()
-            found = hf.session(self._id, **self._settings)
-            self._stored = self._known(hf)
+            found = self._opened(**self._settings)
+            self._stored = self._known()
             self._session = found
         return self._session
+
+    def _client(self) -> Holdfast:
+        return self._hf if isinstance(self._hf, Holdfast) else self._hf()
+
+    def _opened(self, **settings: Any) -> Session:
+        return self._client().session(self._id, **settings)
 
     def append(self, message: dict[str, Any]) -> None:
         """One more message, in both."""
@@ -95,6 +100,12 @@ class DualWrite:
         return True
 
     def _store(self, session: Session, index: int) -> None:
+        message = self.list[index]
+        if not index and message.get("role") == "system" and isinstance(message.get("content"), str):
+            if session.system is None:
+                self._opened(system=message["content"])
+            if session.system == message["content"]:
+                return  # It is the session's own system prompt now.
         try:
             session.append(self.list[index], key=f"{self._name}/{index}")
         except Refused as error:
@@ -103,9 +114,9 @@ class DualWrite:
             # The list took it for all its life; the session says why it does not.
             self.refused.append(NotStored(index=index, reason=str(error)))
 
-    def _known(self, hf: Holdfast) -> int:
+    def _known(self) -> int:
         """How many entries an earlier process stored, found by their keys in a few steps."""
-        stream = Scope.thread(self._id).text
+        hf, stream = self._client(), Scope.thread(self._id).text
         low, high = 0, len(self.list)
         while low < high:
             middle = (low + high) // 2

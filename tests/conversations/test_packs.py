@@ -178,3 +178,29 @@ def test_a_budget_below_the_least_says_what_would_do(hf: Holdfast) -> None:
     with pytest.raises(BudgetTooSmall) as small:
         chat.pack(50)
     assert chat.pack(small.value.required).messages[-1].text
+
+
+def test_instructions_at_the_beginning_of_a_line_stay_in_every_pack_and_out_of_summaries(hf: Holdfast) -> None:
+    chat = hf.session("alice")
+    chat.append([{"role": "system", "content": "Be terse."}, {"role": "developer", "content": "Be kind."}])
+    chat.append([f"message {number}" for number in range(50)])
+    assert [message.text for message in chat.pack(120).messages][:2] == ["Be terse.", "Be kind."]
+    side = chat.fork()
+    side.append("more")
+    assert side.pack(120).messages[0].text == "Be terse."
+    chat.compact(keep=5, summarizer=lambda messages: "All was said.")
+    shown = chat.pack().to_openai()["messages"]
+    assert [message["content"] for message in shown if message["role"] in ("system", "developer")] == [
+        "Be terse.",
+        "Be kind.",
+    ]
+    assert chat.summaries()[0].messages == 45
+
+
+def test_a_change_of_model_counts_anew_what_it_counts_differently(hf: Holdfast) -> None:
+    chat = hf.session("alice", model="gpt-4o")
+    chat.append("look", files=[("cat.png", b"PNG")])
+    large = chat.pack().tokens
+    small = hf.session("alice", model="gpt-4o-mini").pack()
+    assert small.tokens > 5 * large, "images cost this model far more"
+    check(hf.session("alice", model="gpt-4o").pack())

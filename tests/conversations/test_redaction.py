@@ -90,3 +90,25 @@ def test_something_that_is_no_hook_is_refused_before_anything_is_made(tmp_path: 
     with pytest.raises(holdfast.InvalidValue, match="redact must be"):
         holdfast.open(tmp_path / "a.db", redact="yes")
     assert not (tmp_path / "a.db").exists()
+
+
+def test_arguments_stay_json_and_names_stay_names() -> None:
+    def cards(text: str) -> str:
+        return re.sub(r"\d{16}", "[card]", text).replace("find", "[verb]")
+
+    with holdfast.open("memory:", redact=cards) as hf:
+        chat = hf.session("alice")
+        call = ToolCallRequest(name="find", arguments='{"card": 4111111111111111, "to": "4111111111111111"}')
+        given = chat.append(Message(role="assistant", tool_calls=(call,)))
+        assert chat.messages() == [given]
+        assert given.tool_calls[0].name == "find"
+        assert given.tool_calls[0].args == {"card": "[card]", "to": "[card]"}
+
+
+def test_numbers_and_names_of_fields_are_redacted_and_fields_stay_apart() -> None:
+    with holdfast.open("memory:", redact=lambda text: re.sub(r"\d{16}|[ab]@x", "[hidden]", text)) as hf:
+        chat = hf.session("alice")
+        call = chat.append(Message(role="assistant", tool_calls=(ToolCallRequest(name="find"),))).tool_calls[0]
+        chat.append_result(call, {"a@x": 4111111111111111, "b@x": 5, "n": 1.5, "ok": True})
+        result = chat.messages()[-1].tool_results[0].result
+        assert result == {"[hidden]": "[hidden]", "[hidden] 2": 5, "n": 1.5, "ok": True}

@@ -20,6 +20,9 @@ from holdfast.client import Holdfast
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
+from holdfast.client_pack import ContextPack
+from holdfast.client_session import Session
+from holdfast.migrating import DualWrite
 from holdfast.records.catalogue import CATALOGUE
 
 from .pages import DOCS, ROOT, anchors, blocks, links, name, pages
@@ -110,7 +113,16 @@ def test_every_public_name_is_documented(public: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "kind"), [("Holdfast", Holdfast), ("hf.journal", JournalView), ("hf.index", IndexView), ("Frame", Frame)]
+    ("title", "kind"),
+    [
+        ("Holdfast", Holdfast),
+        ("hf.journal", JournalView),
+        ("hf.index", IndexView),
+        ("Frame", Frame),
+        ("Session", Session),
+        ("ContextPack", ContextPack),
+        ("DualWrite", DualWrite),
+    ],
 )
 def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:
     written = section(title)
@@ -131,6 +143,8 @@ def test_every_field_of_a_public_record_is_documented(record: type) -> None:
     properties = [name for name, found in vars(record).items() if isinstance(found, property)]
     for field in (*(field.name for field in msgspec.structs.fields(record)), *properties):
         assert f"| `{field}` |" in written
+    methods = [method for method, found in vars(record).items() if inspect.isfunction(found) and method[0] != "_"]
+    assert all(f"| `{method}(" in written for method in methods)
 
 
 def test_every_envelope_field_is_documented() -> None:

@@ -128,6 +128,11 @@ def framing_of(provider: str | None, model: str | None = None) -> Framing:
     return OPENAI_SMALL if found is OPENAI and "gpt-4o-mini" in (model or "") else found
 
 
+def counted_as(tokenizer: str, framing: Framing) -> str:
+    """The name under which counts are kept: they hold for this tokenizer within this framing."""
+    return tokenizer if framing is OPENAI else f"{tokenizer}+{framing.name}"
+
+
 def message_tokens(message: Message, count: Count, framing: Framing) -> int:
     """The tokens of one message in a request."""
     total = framing.message

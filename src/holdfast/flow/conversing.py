@@ -15,6 +15,7 @@ from holdfast.flow import artifacts
 from holdfast.flow.change import Changed, change, state_of
 from holdfast.flow.lines import APPENDED, decoded, session_of
 from holdfast.flow.preparing import Prepared, Preparing
+from holdfast.flow.showing import current
 from holdfast.ports import Acting, Models, Ports, Tokenizer
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import Draft, Event
@@ -106,7 +107,9 @@ def _append(
     def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
         state = states[stream]
         line = state.line or Line()
-        before, opened = begin_anew(line, states[session]) if is_over(state, stream) else ([], [])
+        # Not as remembered: where another line began anew already, this commit does not touch the session's stream.
+        over = is_over(state, stream)
+        before, opened = begin_anew(line, current(ports, acting, session)) if over else ([], [])
         drafts = append_messages(line, state.version + len(before), prepared.entries)
         own = opened if beside is None else [*opened, *beside.drafts(states[session])]
         return {stream: [*before, *drafts], session: own}

@@ -91,6 +91,8 @@ def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: Session
     session = str(parse_scope(stream).get("session"))
 
     def read(thread: str) -> Iterator[Message]:
+        if thread not in closing.spans:
+            return  # Nothing was said in it.
         first, last = closing.spans[thread]
         name = Scope.thread(session, thread).text
         end = _end(ports, acting, name, max(first, last))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.counting import Framing, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.core.counting import Framing, counted_as, framing_of, message_tokens, system_tokens, tools_tokens
 from holdfast.core.windows import Window, sliding
 from holdfast.errors import BudgetTooSmall, InvalidValue, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow import summing
@@ -55,7 +55,8 @@ def pack(
     brief = _brief(ports, acting, session, tokenizer, framing)
     room = max(budget - brief.tokens, 0)
     standing = _standing(ports, acting, stream, tokenizer, framing, room)
-    found = _candidates(ports, acting, stream, standing, tokenizer, room, max_messages)
+    kept_as = counted_as(tokenizer.name, framing)
+    found = _candidates(ports, acting, stream, standing, kept_as, room, max_messages)
     messages, counts = _counted(ports, acting, found, tokenizer, framing)
 
     def count(message: Message) -> int:
@@ -145,30 +146,31 @@ def _candidates(
     acting: Acting,
     stream: str,
     standing: Sequence[Summary],
-    tokenizer: Tokenizer,
+    kept_as: str,
     room: int,
     max_messages: int | None,
 ) -> list[Place]:
     """Places from the end until the budget is full, and those that are pinned, oldest first."""
     found: list[Place] = []
-    rounds: set[tuple[str, int]] = set()
+    torn: set[tuple[str, int]] = set()
     tokens = beyond = 0
     begun = False
     for place in places(ports, acting, stream):
         if summing.is_covered(place, standing):
             break  # Summaries cover a line from its beginning: what is older is covered as well.
         full = begun and (tokens > room or (max_messages is not None and len(found) > max_messages))
-        if full and (place.stream, place.round) not in rounds:
-            beyond += 1
-            if beyond > MORE:
-                break
-            continue
+        if full and (not torn or beyond == MORE):
+            break
+        beyond += full
         found.append(place)
-        rounds.add((place.stream, place.round))
-        begun = begun or place.row["role"] != "tool"  # Late results alone are no round.
+        if place.row["role"] == "tool":
+            torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
+        else:
+            torn.discard((place.stream, place.version))
+            begun = True  # Late results alone are no round.
         # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
         counted = int(place.row["tokens"] or 0)
-        tokens += counted if place.row["tokenizer"] == tokenizer.name else counted // 3
+        tokens += counted if place.row["tokenizer"] == kept_as else counted // 3
     return with_pinned(ports, acting, stream, found)
 
 
@@ -177,20 +179,21 @@ def _counted(
 ) -> tuple[list[Message], dict[int, int]]:
     """The messages at some places and what each costs with this tokenizer, by identity."""
     messages = bodies(ports, acting, found)
-    strange = [place for place in found if place.row["tokenizer"] != tokenizer.name or place.row["tokens"] is None]
-    known = _known_counts(ports, acting, strange, tokenizer.name)
+    kept_as = counted_as(tokenizer.name, framing)
+    strange = [place for place in found if place.row["tokenizer"] != kept_as or place.row["tokens"] is None]
+    known = _known_counts(ports, acting, strange, kept_as)
     fresh: dict[str, list[tuple[int, int]]] = {}
     counts: dict[int, int] = {}
     for index, place in enumerate(found):
         message = messages[index]
-        tokens = message.tokens if message.tokenizer == tokenizer.name else known.get((place.stream, place.version))
+        tokens = message.tokens if message.tokenizer == kept_as else known.get((place.stream, place.version))
         if tokens is None:
             tokens = message_tokens(message, tokenizer.count, framing)
             fresh.setdefault(place.stream, []).append((place.version, tokens))
-        messages[index] = replace(message, tokens=tokens, tokenizer=tokenizer.name)
+        messages[index] = replace(message, tokens=tokens, tokenizer=kept_as)
         counts[id(messages[index])] = tokens
     for stream, pairs in fresh.items():
-        _note_counts(ports, acting, stream, tokenizer.name, pairs)
+        _note_counts(ports, acting, stream, kept_as, pairs)
     return messages, counts
 
 

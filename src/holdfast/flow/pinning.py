@@ -1,4 +1,4 @@
-"""What is pinned stays in every pack, with the calls and results that belong to it, in the order of the line."""
+"""What stays in every pack: the first instructions, and what is pinned with the calls and results that go with it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,41 @@ from itertools import islice
 
 from holdfast.flow.lines import Place, facts_of, line_of, places, places_after, segments, stands
 from holdfast.ports import Acting, Ports
+from holdfast.records.events.conversations import Segment
 from holdfast.records.rows import Span
 
+INSTRUCTIONS = frozenset({"system", "developer"})
+FIRST = 4
+"""How many messages at the beginning of a line are looked at."""
 NEAR = 64
 """How many messages around a pinned one are searched for the calls and results that go with it."""
 
 
 def with_pinned(ports: Ports, acting: Acting, stream: str, found: Sequence[Place]) -> list[Place]:
     """Some places of a line and those that are pinned, oldest first, each once."""
+    line = segments(stream, line_of(ports, acting, stream))
     kept = {(place.stream, place.version): place for place in found}
-    for place in _pinned(ports, acting, stream):
+    kept.update({(place.stream, place.version): place for place in leading(ports, acting, line)})
+    for place in _pinned(ports, acting, line):
         if (place.stream, place.version) not in kept:
             kept.update({(one.stream, one.version): one for one in _round(ports, acting, stream, place)})
-    nearness = {segment.stream: at for at, segment in enumerate(segments(stream, line_of(ports, acting, stream)))}
+    nearness = {segment.stream: at for at, segment in enumerate(line)}
     return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
 
 
-def _pinned(ports: Ports, acting: Acting, stream: str) -> Iterator[Place]:
-    for segment in segments(stream, line_of(ports, acting, stream)):
+def leading(ports: Ports, acting: Acting, line: Sequence[Segment]) -> Iterator[Place]:
+    """Instructions that stand at the very beginning of a line, as they do in lists that hold their system prompt."""
+    first = line[-1]
+    span = Span(table="messages", after=first.after, until=first.until, limit=FIRST)
+    for row in ports.journal.span(acting.tenant, first.stream, span):
+        if row["role"] not in INSTRUCTIONS:
+            return
+        if stands(row, first):
+            yield Place(first.stream, row)
+
+
+def _pinned(ports: Ports, acting: Acting, line: Sequence[Segment]) -> Iterator[Place]:
+    for segment in line:
         span = Span(table="messages", after=segment.after, until=segment.until, limit=1_000, pinned=True)
         for row in ports.journal.span(acting.tenant, segment.stream, span):
             if stands(row, segment):

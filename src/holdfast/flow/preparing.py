@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.codec import encode
-from holdfast.core.counting import Framing, message_tokens
+from holdfast.core.counting import Framing, counted_as, message_tokens
 from holdfast.core.decide.lines import Answer, Entry
 from holdfast.core.said import message_content, short
 from holdfast.core.values import plain
@@ -70,7 +70,7 @@ class Preparing:
             calls=calls,
             answers=tuple(answers),
             tokens=tokens,
-            tokenizer=self._tokenizer.name,
+            tokenizer=counted_as(self._tokenizer.name, self._framing),
             partial=message.partial,
             synthetic=message.synthetic,
             pinned=pinned or message.pinned,

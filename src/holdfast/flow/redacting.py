@@ -46,14 +46,30 @@ def text(redact: Redact, given: str) -> str:
 
 
 def value(redact: Redact, given: Any) -> Any:
-    """Every text inside plain data; the names of an object's fields stay."""
+    """Every text inside plain data, also numbers and names of fields: a card's number is one, an address may be."""
     if isinstance(given, str):
         return text(redact, given)
     if isinstance(given, list | tuple):
         return [value(redact, item) for item in given]
     if isinstance(given, dict):
-        return {name: value(redact, item) for name, item in given.items()}
+        return _fields(redact, given)
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        shown = repr(given)
+        found = text(redact, shown)
+        return given if found == shown else found
     return given
+
+
+def _fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
+    """An object whose fields keep apart even if their names become the same."""
+    found: dict[str, Any] = {}
+    for name, item in given.items():
+        shown = text(redact, name) if isinstance(name, str) else name
+        wanted, number = shown, 2
+        while shown in found:
+            shown, number = f"{wanted} {number}", number + 1
+        found[shown] = value(redact, item)
+    return found
 
 
 def message(redact: Redact, given: Message) -> Message:
@@ -109,5 +125,5 @@ def clean(ports: Ports, given: Any) -> Any:
 def content(redact: Redact, given: Content) -> Content:
     """Any event's content."""
     plain = msgspec.to_builtins(given)
-    found = value(redact, plain)
+    found = {name: value(redact, item) for name, item in plain.items()}
     return given if found == plain else msgspec.convert(found, type(given))

@@ -19,6 +19,7 @@ from holdfast.flow import redacting
 from holdfast.flow.change import States, change
 from holdfast.flow.conversing import counting
 from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
+from holdfast.flow.pinning import leading
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.conversations import Segment, Stretch, SummaryContent, SummaryMade
@@ -55,7 +56,12 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = 
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
     known = list(islice(standing(ports, acting, stream), None if whole else 1))
-    found = _uncovered(ports, acting, stream, () if whole else known)
+    first = {(one.stream, one.version) for one in leading(ports, acting, segments(stream, line))}
+    found = [
+        one
+        for one in _uncovered(ports, acting, stream, () if whole else known)
+        if (one.stream, one.version) not in first
+    ]
     messages = bodies(ports, acting, found)
     end = _older_than(messages, keep)
     if not end or (whole and is_covered(found[end - 1], known)):
