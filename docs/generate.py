@@ -410,7 +410,7 @@ def python() -> str:
         _methods("Frame", Frame, BLOCK),
         _methods("hf.index", IndexView, LOW_LEVEL),
         *_asyncio(),
-        _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised),
+        _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised, holdfast.count_tokens),
         _functions("Models", MODELS, holdfast.model_info, holdfast.register_model),
         _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),

@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from holdfast.migrating import DualWrite
     from holdfast.model.models import model_info, register_model
     from holdfast.model.summarizers import ModelSummarizer
-    from holdfast.windows import sliding, summarised
+    from holdfast.windows import count_tokens, sliding, summarised
 
 __all__ = [
     "ActorBusy",
@@ -212,6 +212,7 @@ __all__ = [
     "Waiting",
     "Window",
     "__version__",
+    "count_tokens",
     "model_info",
     "open",
     "open_async",
@@ -229,6 +230,7 @@ _LATER = {
     "DualWrite": "holdfast.migrating",
     "ModelSummarizer": "holdfast.model.summarizers",
     "Window": "holdfast.core.windows",
+    "count_tokens": "holdfast.windows",
     "model_info": "holdfast.model.models",
     "open_async": "holdfast.async_client",
     "register_model": "holdfast.model.models",

@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.core.conversation import Bounds, Conversation, bounds
-from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens
+from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens, request_tokens
 from holdfast.core.summarising import planned, with_summary
 from holdfast.core.windows import Window, slid
 from holdfast.core.wire import openai
 from holdfast.core.wire.notes import Notes
+from holdfast.core.wire.tools import tool_defs
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.calling import Counter
 from holdfast.model.models import model_info
@@ -89,6 +90,19 @@ def summarised(
     return given.windowed(with_summary(plan, text))
 
 
+def count_tokens(
+    messages: Sequence[Any],
+    *,
+    model: str | None = None,
+    tokenizer: Counting | None = None,
+    system: str | None = None,
+    tools: Sequence[Any] = (),
+) -> int:
+    """What a request with these messages costs, so that it is known before another one is added."""
+    count, framing = _counted_for(model, tokenizer)
+    return request_tokens(_Given(messages).messages, count, framing, system=system, tools=tool_defs(tools))
+
+
 class _Given(Generic[T]):
     """What a caller handed in, read, and the way back to its own objects."""
 
@@ -156,16 +170,21 @@ def _limits(
     """The limits, and how a text is counted; nothing is loaded for those who limit messages only."""
     if max_tokens is None:
         return bounds(max_messages, None), None
+    count, framing = _counted_for(model, tokenizer)
+    limits = bounds(
+        max_messages, max_tokens, lambda message: message_tokens(message, count, framing), reserve=framing.reply
+    )
+    return limits, count
+
+
+def _counted_for(model: str | None, tokenizer: Counting | None) -> tuple[Callable[[str], int], Framing]:
+    """How texts are counted for a model, and what is added to them."""
     framing: Framing = OPENAI
     if model is not None:
         info = model_info(model)
         framing = framing_of(info.provider, model)
         tokenizer = info.tokenizer if tokenizer is None else tokenizer
-    count = _counting(tokenizer).count
-    limits = bounds(
-        max_messages, max_tokens, lambda message: message_tokens(message, count, framing), reserve=framing.reply
-    )
-    return limits, count
+    return _counting(tokenizer).count, framing
 
 
 def _counting(given: Counting | None) -> Tokenizer:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import holdfast
 from holdfast import windows
 from holdfast.core.counting import ANTHROPIC, OPENAI, request_tokens
 from holdfast.core.wire import openai
@@ -215,3 +216,17 @@ def test_handing_back_the_source_of_a_changed_message_would_be_noticed(monkeypat
     tokens = request_tokens(openai.read_messages(window).messages, quarter, OPENAI)
     assert tokens > 300 >= window.window.tokens
     assert msgspec.json.encode(window.window.shortened)
+
+
+def test_what_a_request_costs_is_known_before_it_is_sent() -> None:
+    history = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Hello."}]
+    before = holdfast.count_tokens(history, model="gpt-4o")
+    window = holdfast.sliding(history, max_tokens=before, model="gpt-4o")
+    assert window == history
+    assert window.window.tokens == before
+    with pytest.raises(holdfast.BudgetTooSmall):
+        holdfast.sliding(history[:1], max_tokens=5, model="gpt-4o")
+    tools = [{"name": "find", "input_schema": {"type": "object"}}]
+    assert holdfast.count_tokens(history, model="gpt-4o", tools=tools) > before
+    assert holdfast.count_tokens(history[1:], model="gpt-4o", system="You are terse.") == before
+    assert holdfast.count_tokens(history, model="claude-opus-4-7") > before
