@@ -21,6 +21,7 @@ from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.testing.conversation_stories import ConversationStory
 from holdfast.testing.journal_contract import dump
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
@@ -30,7 +31,7 @@ SECRET = bytes(range(32))
 
 
 def tell() -> Iterator[bytes]:
-    """A life with frames, leases, keys, artifacts, two tenants and an erasure, as JSON lines."""
+    """A life with frames, conversations, leases, keys, artifacts, two tenants and an erasure, as JSON lines."""
     clock = FrozenClock()
     ids = SeededIds(clock, seed=41)
     journal = MemoryJournal()
@@ -44,6 +45,11 @@ def tell() -> Iterator[bytes]:
         for _ in range(50):
             clock.advance(7)
             writer.append(stream, *story.step(), epoch=1, key=f"k{next(counter)}")
+    for number in (70, 71):
+        session = ConversationStory(Random(number), ids, f"c{number}", ("alice", "bob"), endings=0.2)
+        for _ in range(30):
+            clock.advance(7)
+            writer.write(*session.step(2))
     body = artifacts.prepare(writer.ports, writer.acting, b"artifact" * 100)
     other.append(Scope.session("née").text, note("grüße", subject="carol"))
     writer.append("session/s1", note(subject="alice", artifacts=[body.name.hex()]), note("b"), artifacts=[body])

@@ -7,26 +7,36 @@ from random import Random
 
 import pytest
 
+import holdfast
+from holdfast.client import Holdfast
 from holdfast.flow import erasing
 from holdfast.flow.change import Decided
 from holdfast.flow.verify import verify
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Journal
+from holdfast.testing.clock import FrozenClock
+from holdfast.testing.conversation_check import check_told
+from holdfast.testing.conversation_stories import ConversationStory
 from holdfast.testing.journal_contract import dump
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 
+SUBJECTS = tuple(f"user{number}" for number in range(20))
+
+
+def _journal(tmp_path: Path, backend: str) -> Journal:
+    return MemoryJournal() if backend == "memory" else SqliteJournal(tmp_path / "a.db", durability="fast")
+
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_rebuilt_equals_live_after_many_random_operations_and_erasures(tmp_path: Path, backend: str) -> None:
     random = seeded("replay")
-    journal = MemoryJournal() if backend == "memory" else SqliteJournal(tmp_path / "a.db", durability="fast")
+    journal = _journal(tmp_path, backend)
     operations = volume(5_000, 50_000)
-    subjects = tuple(f"user{number}" for number in range(20))
     writer = Writer(journal)
-    stories = [Story(random, writer.ports.ids, subjects) for _ in range(25)]
+    stories = [Story(random, writer.ports.ids, SUBJECTS) for _ in range(25)]
     for number in range(operations // 4):
         # Four streams at a time: as many operations, a quarter of the commits.
         picked = random.sample(range(len(stories)), 4)
@@ -40,6 +50,76 @@ def test_rebuilt_equals_live_after_many_random_operations_and_erasures(tmp_path:
     journal.rebuild()
     assert dump(journal) == live
     journal.close()
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_conversations_are_told_rebuilt_and_folded_alike_whoever_was_erased(tmp_path: Path, backend: str) -> None:
+    random = seeded("replay of conversations")
+    journal, clock = _journal(tmp_path, backend), FrozenClock()
+    writer = Writer(journal, clock=clock)
+    steps = volume(1_200, 24_000)
+    stories = [ConversationStory(random, writer.ports.ids, f"s{number}", SUBJECTS) for number in range(steps // 60)]
+    for number in range(steps // 12):
+        clock.advance(7)
+        picked = random.sample(stories, 4)
+        writer.write(*(part for story in picked for part in story.step(3)))
+        if number % (steps // 60) == 7:
+            erasing.erase(writer.ports, writer.acting, _known(journal, random))
+    stories = [story for story in stories if story.lines]
+    for story in stories:
+        check_told(writer.ports, writer.acting, story)
+    live = dump(journal)
+    # Verifying compares every row with what the events project, and every state with what they fold.
+    report = verify(writer.ports)
+    assert report.findings == ()
+    assert report.events >= steps
+    assert journal.rebuild() == report.events
+    assert dump(journal) == live
+    for story in stories[:3]:
+        check_told(writer.ports, writer.acting, story)
+    journal.close()
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_a_conversation_whose_every_word_is_erased_is_still_one(tmp_path: Path, backend: str) -> None:
+    journal = _journal(tmp_path, backend)
+    writer = Writer(journal)
+    story = ConversationStory(seeded("erased"), writer.ports.ids, "s", ("alice",))
+    while not (story.status == "open" and any(len(line.said) > 20 for line in story.lines.values())):
+        writer.write(*story.step(5))
+    before = dump(journal)
+    erasing.erase(writer.ports, writer.acting, "alice")
+    journal.rebuild()
+    assert dump(journal) == before
+    assert verify(writer.ports).findings == ()
+    check_told(writer.ports, writer.acting, story)
+    client = Holdfast(writer.ports, writer.acting, owner=False)
+    for thread, line in story.lines.items():
+        chat = client.session("s", thread=thread, create=False)
+        assert len(chat) == len(chat.messages()) == len(line.said)
+        assert all(one.erased for one in chat.messages())
+        shown = str(chat.pack(8_000).messages)
+        assert "erased" in shown or not line.said
+        assert not [word for word in ("allergic to nuts", "order 17", "東京") if word in shown]
+        if not line.ended:
+            chat.append("And on it goes.")
+            assert chat.messages(1)[0].text == "And on it goes."
+    assert verify(writer.ports).findings == ()
+    journal.close()
+
+
+def test_an_exported_conversation_reads_the_same_elsewhere(tmp_path: Path) -> None:
+    journal = MemoryJournal()
+    writer = Writer(journal)
+    story = ConversationStory(seeded("export"), writer.ports.ids, "s", ("alice", "bob"))
+    for _ in range(12):
+        writer.write(*story.step(10))
+    Holdfast(writer.ports, writer.acting, owner=False).journal.export(tmp_path / "a.jsonl")
+    with holdfast.open(tmp_path / "b.db", durability="fast") as hf:
+        hf.journal.import_(tmp_path / "a.jsonl")
+        assert dump(hf._ports.journal) == dump(journal)
+        check_told(hf._ports, writer.acting, story)
+        assert hf.journal.verify().findings == ()
 
 
 def _part(stream: str, story: Story) -> Decided:

@@ -25,6 +25,7 @@ from holdfast.records.settings import Settings
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INT_LIMIT = 2**63
+_NOTHING: tuple[()] = ()
 
 
 def check_plain(value: object, nesting: int = 64) -> None:
@@ -35,6 +36,9 @@ def check_plain(value: object, nesting: int = 64) -> None:
     while stack:
         items, depth = stack.pop()
         for item in items:
+            # Most fields of a record are not given: they are passed over first.
+            if item is None or item is False or item is _NOTHING:
+                continue
             check = scalars.get(type(item))
             if check is not None:
                 check(item)

@@ -151,6 +151,7 @@ def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change
         "position": facts.position,
         "role": facts.role,
         "round": version if facts.round is None else facts.round,
+        "before": facts.before,
         "calls": len(facts.calls),
         "tokens": facts.tokens,
         "tokenizer": facts.tokenizer,

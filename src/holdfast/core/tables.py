@@ -171,7 +171,7 @@ THREADS = Table(
 MESSAGES = Table(
     "messages",
     ("version",),
-    ("position", "role", "round", "calls", "tokens", "tokenizer", "pinned", "retracted"),
+    ("position", "role", "round", "before", "calls", "tokens", "tokenizer", "pinned", "retracted"),
     per_stream=True,
 )
 

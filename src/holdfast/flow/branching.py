@@ -7,13 +7,14 @@ whatever is said, retracted or reset there later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
+
+from msgspec.structs import replace
 
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed, Unsupported
 from holdfast.flow import summing
 from holdfast.flow.change import States, change
 from holdfast.flow.lines import (
-    NOW,
     Place,
     bodies,
     facts_of,
@@ -25,6 +26,7 @@ from holdfast.flow.lines import (
     session_of,
 )
 from holdfast.flow.sessions import begun
+from holdfast.flow.showing import current
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.conversations import (
     CallRef,
@@ -40,7 +42,6 @@ from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.lines import Line
 from holdfast.records.messages import Message
-from holdfast.records.rows import Span
 from holdfast.records.scope import Scope, parse_scope
 
 NEAR = 64
@@ -91,14 +92,8 @@ def _position(place: Place | None) -> int:
 def _own_after(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
     """The versions of a line's own messages after a place, oldest first."""
     after = place.version if place is not None and place.stream == stream else line.floor
-    found: list[int] = []
-    while True:
-        span = Span(table="messages", after=after, until=NOW, limit=1_000)
-        rows = ports.journal.span(acting.tenant, stream, span)
-        found += [int(row["version"] or 0) for row in rows if row["retracted"] is None]
-        if len(rows) < span.limit:
-            return found
-        after = int(rows[-1]["version"] or 0)
+    newest_first = takewhile(lambda one: one.stream == stream and one.version > after, places(ports, acting, stream))
+    return [one.version for one in newest_first][::-1]
 
 
 def _retraction(
@@ -202,29 +197,38 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
         raise InvalidValue(f"A fork is another thread: give a name other than {thread!r}.")
 
     def decide(states: States) -> dict[str, list[Draft]]:
-        known, parent = states[session].session, states[stream]
-        if known is None or parent.line is None:
-            raise Refused(f"There is no conversation {stream} to fork.")
-        if known.status in ("closed", "closing") and not parent.line.fresh:
-            raise SessionClosed(f"{session} was closed and takes no new threads.")
-        if states[name].version:
-            raise Conflict(f"There is a thread {thread!r} already. Give the fork another name.")
-        newest = next(places(ports, acting, stream), None) if at is None else None
-        place = newest if at is None else place_of(ports, acting, stream, at)
-        forked = ThreadForked(
-            parent=stream,
-            version=0 if place is None else place.version,
-            shared=_shared(segments(stream, parent.line), parent, place),
-            position=_position(place),
-            generation=known.generation,
-            opened=tuple(_open_at(ports, acting, stream, place, name)),
-        )
+        known = states[session].session
+        # Nothing is written to the parent, so no version of it is compared: it is looked at in one moment instead.
+        with ports.journal.snapshot():
+            parent = current(ports, acting, stream)
+            if known is None or parent.line is None:
+                raise Refused(f"There is no conversation {stream} to fork.")
+            if known.status in ("closed", "closing") and not parent.line.fresh:
+                raise SessionClosed(f"{session} was closed and takes no new threads.")
+            if states[name].version:
+                raise Conflict(f"There is a thread {thread!r} already. Give the fork another name.")
+            forked = _forked(ports, acting, stream, parent, at, name)
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
-        first = Draft(type="thread.forked", facts=forked)
+        first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))
         return {name: [first, *begun(known)], session: [added]}
 
-    change(ports, acting, (name, stream, session), decide)
+    change(ports, acting, (name, session), decide)
     return name
+
+
+def _forked(
+    ports: Ports, acting: Acting, stream: str, parent: StreamState, at: Message | str | None, name: str
+) -> ThreadForked:
+    assert parent.line is not None
+    newest = next(places(ports, acting, stream), None) if at is None else None
+    place = newest if at is None else place_of(ports, acting, stream, at)
+    return ThreadForked(
+        parent=stream,
+        version=0 if place is None else place.version,
+        shared=_shared(segments(stream, parent.line), parent, place),
+        position=_position(place),
+        opened=tuple(_open_at(ports, acting, stream, place, name)),
+    )
 
 
 def _shared(found: Sequence[Segment], parent: StreamState, place: Place | None) -> tuple[Segment, ...]:

@@ -7,9 +7,10 @@ under the same key; a memory that fails is asked again, a limited number of time
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from holdfast.core.values import words
-from holdfast.errors import ActorBusy, SessionClosed
+from holdfast.errors import ActorBusy, SessionClosed, StaleEpoch
 from holdfast.flow.change import States, change
 from holdfast.flow.lines import shared_at, span_of
 from holdfast.flow.owning import let_go, take
@@ -46,10 +47,14 @@ def _offer_all(ports: Ports, acting: Acting, stream: str) -> int:
         epoch = take(ports, acting, stream)
     except ActorBusy:
         return 0
-    try:
-        return sum(_offer(ports, acting, stream, handover) for handover in _pending_of(ports, acting, stream))
-    finally:
-        let_go(ports, acting, stream, epoch)
+    taken = 0
+    with suppress(StaleEpoch):  # Then this process was thought to be gone, and another has taken over what is left.
+        try:
+            for handover in _pending_of(ports, acting, stream):
+                taken += _offer(ports, acting, stream, handover)
+        finally:
+            let_go(ports, acting, stream, epoch)
+    return taken
 
 
 def _pending_of(ports: Ports, acting: Acting, stream: str) -> list[Handover]:

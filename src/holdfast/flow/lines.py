@@ -7,6 +7,7 @@ through what it shares with other lines, as those were when it was made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -26,6 +27,7 @@ from holdfast.records.rows import Row, Span
 from holdfast.records.scope import Scope, parse_scope
 
 PAGE = 64
+NEAR = 32
 APPENDED = ("message.appended",)
 NOW = 2**62
 _SHAPING = ("thread.forked", "message.retracted", "thread.ended")
@@ -48,6 +50,7 @@ class Place(msgspec.Struct, frozen=True):
         return int(self.row["round"] or 0)
 
 
+@lru_cache(maxsize=1024)
 def session_of(stream: str) -> str:
     """The session's stream of a line."""
     session = parse_scope(stream).get("session")
@@ -64,7 +67,7 @@ def line_of(ports: Ports, acting: Acting, stream: str) -> Line:
 
 def segments(stream: str, line: Line) -> list[Segment]:
     """The stretches that a line consists of, nearest first: its own, then what it shares."""
-    return [Segment(stream, line.floor, NOW, NOW), *line.shared]
+    return [Segment(stream, line.floor, line.newest, NOW), *line.shared]
 
 
 def shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[Segment, ...]:
@@ -110,15 +113,19 @@ def _from(found: list[Segment], place: Place) -> list[Segment]:
 
 
 def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool) -> Iterator[Place]:
-    after, until = segment.after, segment.until
-    while True:
+    after, until, over = segment.after, segment.until, NOW
+    while after < until:
         span = Span(table="messages", after=after, until=until, limit=PAGE, backwards=backwards)
         rows = ports.journal.span(acting.tenant, segment.stream, span)
-        yield from (Place(segment.stream, row) for row in rows if stands(row, segment))
+        for row in rows:
+            if stands(row, segment):
+                over = NOW if row["before"] is None else int(row["before"])
+                yield Place(segment.stream, row)
         if len(rows) < PAGE:
             return
         last = int(rows[-1]["version"] or 0)
-        after, until = (after, last - 1) if backwards else (last, until)
+        # Backwards, a message leads over those that were retracted before it, however many they are.
+        after, until = (after, min(last - 1, over)) if backwards else (last, until)
 
 
 def stands(row: Row, segment: Segment) -> bool:
@@ -139,9 +146,22 @@ def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message
     """The messages at some places, in the same order, each stretch of a stream in one read."""
     events: dict[tuple[str, int], Event] = {}
     for stream in dict.fromkeys(place.stream for place in found):
-        events.update(_events(ports, acting, stream, {place.version for place in found if place.stream == stream}))
+        for run in _runs(sorted({place.version for place in found if place.stream == stream})):
+            events.update(_events(ports, acting, stream, run))
     pinned = {(place.stream, place.version) for place in found if place.row["pinned"]}
     return decoded(ports, acting, [events[place.stream, place.version] for place in found], pinned)
+
+
+def _runs(versions: list[int]) -> list[set[int]]:
+    """Versions near each other are read together; a wide gap between them is not read."""
+    runs: list[set[int]] = []
+    last = -NEAR
+    for version in versions:
+        if version - last > NEAR:
+            runs.append(set())
+        runs[-1].add(version)
+        last = version
+    return runs
 
 
 def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from holdfast.flow.lines import Place, facts_of, line_of, places, places_after, segments, stands
 from holdfast.ports import Acting, Ports
@@ -21,23 +21,17 @@ def with_pinned(ports: Ports, acting: Acting, stream: str, found: Sequence[Place
     """Some places of a line and those that are pinned, oldest first, each once."""
     line = segments(stream, line_of(ports, acting, stream))
     kept = {(place.stream, place.version): place for place in found}
-    kept.update({(place.stream, place.version): place for place in leading(ports, acting, line)})
+    kept.update({(place.stream, place.version): place for place in leading(ports, acting, stream)})
     for place in _pinned(ports, acting, line):
-        if (place.stream, place.version) not in kept:
-            kept.update({(one.stream, one.version): one for one in _round(ports, acting, stream, place)})
+        kept.update({(one.stream, one.version): one for one in _round(ports, acting, stream, place)})
     nearness = {segment.stream: at for at, segment in enumerate(line)}
     return sorted(kept.values(), key=lambda place: (-nearness[place.stream], place.version))
 
 
-def leading(ports: Ports, acting: Acting, line: Sequence[Segment]) -> Iterator[Place]:
+def leading(ports: Ports, acting: Acting, stream: str) -> Iterator[Place]:
     """Instructions that stand at the very beginning of a line, as they do in lists that hold their system prompt."""
-    first = line[-1]
-    span = Span(table="messages", after=first.after, until=first.until, limit=FIRST)
-    for row in ports.journal.span(acting.tenant, first.stream, span):
-        if row["role"] not in INSTRUCTIONS:
-            return
-        if stands(row, first):
-            yield Place(first.stream, row)
+    first = islice(places_after(ports, acting, stream), FIRST)
+    return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
 
 
 def _pinned(ports: Ports, acting: Acting, line: Sequence[Segment]) -> Iterator[Place]:

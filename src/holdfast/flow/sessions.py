@@ -42,6 +42,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.usage import Usage
 
 States = Mapping[str, StreamState]
+PAGE = 100
 ORDERS = ("activity", "cost", "title")
 STATUSES = ("open", "closing", "ended", "closed")
 
@@ -242,9 +243,11 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
         known = states[session].session
         if known is None:
             raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
-        if known.status in ("closed", "closing") and not (reset and cause == "reset"):
-            raise SessionClosed(f"Session {id!r} was closed already.")
         found = {name: states[name] for name in lines(states)}
+        again = any(state.line is not None and state.line.fresh for state in found.values())
+        over = known.status == "closed" or (known.status == "closing" and not again)
+        if over and not (reset and cause == "reset"):
+            raise SessionClosed(f"Session {id!r} was closed already.")
         if (known.status == "ended" and reset) or (quiet_at is not None and _busy(known, found, quiet_at)):
             return {}
         return _ending(ports, known, session, found, cause, reset)
@@ -306,7 +309,8 @@ def sessions(
         raise InvalidValue(f"status must be one of {', '.join(STATUSES)}, not {status!r}.")
     if user is not None:
         check_id(user, "user")
-    found = _listed(ports, acting, SessionQuery(user=user, status=status), title)
+    page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
+    found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
     if order == "cost":
         found = iter(sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id)))
     elif order == "title":

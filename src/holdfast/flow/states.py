@@ -16,7 +16,7 @@ from holdfast.ambient import renew_in_child
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
 
-STRIPES = 256
+STRIPES = 4096
 PLACES = 10
 
 

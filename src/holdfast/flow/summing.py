@@ -56,7 +56,7 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = 
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
     known = list(islice(standing(ports, acting, stream), None if whole else 1))
-    first = {(one.stream, one.version) for one in leading(ports, acting, segments(stream, line))}
+    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
     found = [
         one
         for one in _uncovered(ports, acting, stream, () if whole else known)

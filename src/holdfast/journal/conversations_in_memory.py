@@ -44,6 +44,8 @@ def sessions(
         if owner != tenant:
             continue
         lines = _lines(tables, tenant, stream)
+        if not lines:
+            continue
         newest, line = max((_number(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
         version = _number(row["opened_version"])
         model: Any = row["model"]
@@ -69,7 +71,7 @@ def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
     for owner, stream, row in tables.all("sessions"):
         timeout = row["idle_timeout_ms"]
         if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
-            newest = max(_number(thread["newest_at"]) for _, thread in _lines(tables, tenant, stream))
+            newest = max((_number(thread["newest_at"]) for _, thread in _lines(tables, tenant, stream)), default=now)
             if timeout <= now - newest:
                 found.append(stream)
     return sorted(found)

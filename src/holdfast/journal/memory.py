@@ -73,7 +73,8 @@ class MemoryJournal:
                 return earlier
             heads: dict[str, Head] = {}
             for part in batch.parts:
-                head = heads.get(part.stream) or self._head(batch.tenant, part.stream)
+                fresh = sum((batch.tenant, name) not in self._heads for name in heads)
+                head = heads.get(part.stream) or self._head(batch.tenant, part.stream, fresh)
                 problem = refusal(part, head)
                 if problem is not None:
                     raise problem
@@ -83,9 +84,10 @@ class MemoryJournal:
             callback()
         return appended
 
-    def _head(self, tenant: str, stream: str) -> Head:
+    def _head(self, tenant: str, stream: str, fresh: int = 0) -> Head:
+        """A stream's end; a new one is numbered after all others and after those that begin in the same commit."""
         known = self._heads.get((tenant, stream))
-        return known if known is not None else new_head(tenant, stream, len(self._heads) + 1)
+        return known if known is not None else new_head(tenant, stream, len(self._heads) + fresh + 1)
 
     def _earlier(self, batch: Batch) -> Appended | None:
         """The answer given before, if every part was already written under its key or event id."""

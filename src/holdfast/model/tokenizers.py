@@ -10,9 +10,11 @@ Loading happens once for each name, on first use.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.ambient import renew_in_child
 from holdfast.errors import InvalidValue
 from holdfast.model.calling import LONGEST_NAME, Counter
 from holdfast.model.encodings import ALIASES, KNOWN, TIKTOKEN_ENCODINGS, Splintr, load_splintr, load_tiktoken
@@ -31,9 +33,29 @@ def tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> To
         given = DEFAULT
     if isinstance(given, str):
         name = _canonical(given)
-        # Two threads may both load it: the second copy is dropped. A lock here could be held over a fork.
-        return _loaded.get(name) or _loaded.setdefault(name, _load(name))
+        return _loaded.get(name) or _LOADING.load(name)
     return given if isinstance(given, _OWN) else _custom(given)
+
+
+class _Loading:
+    """One thread loads a vocabulary while others wait for it; a forked child begins with a lock of its own."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        # An estimate is made of two others, which are loaded while it is.
+        self._lock = threading.RLock()
+
+    def load(self, name: str) -> Tokenizer:
+        """The tokenizer of this name, loaded once."""
+        with self._lock:
+            return _loaded.get(name) or _loaded.setdefault(name, _load(name))
+
+
+_LOADING = _Loading()
 
 
 def _canonical(name: str) -> str:

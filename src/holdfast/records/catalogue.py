@@ -96,7 +96,7 @@ _TYPES = (
         "inbox",
         conversations.MessageAppended,
         conversations.MessageContent,
-        minted="position round calls answers failed",
+        minted="position round before calls answers failed",
     ),
     _type("message.retracted", "inbox", conversations.MessageRetracted, journal.ReasonContent),
     _type("message.pinned", "inbox", conversations.MessagePinned),

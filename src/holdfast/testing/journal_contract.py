@@ -15,13 +15,15 @@ Nothing is skipped: a capability is declared, and then it works, or it is refuse
 from __future__ import annotations
 
 from holdfast.testing.contract_appending import AppendContract
+from holdfast.testing.contract_conversations import ConversationContract
 from holdfast.testing.contract_finding import FindContract
 from holdfast.testing.contract_kit import dump, pushed, stored
 from holdfast.testing.contract_reading import ReadContract
+from holdfast.testing.contract_sessions import SessionContract
 from holdfast.testing.contract_whole import WholeContract
 
 __all__ = ["JournalContract", "dump", "pushed", "stored"]
 
 
-class JournalContract(AppendContract, ReadContract, FindContract, WholeContract):
+class JournalContract(AppendContract, ReadContract, FindContract, ConversationContract, SessionContract, WholeContract):
     """Everything a journal promises."""

@@ -18,7 +18,7 @@ from holdfast.records.frames import PRIORITY_SCORE, Limits
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
-_WORDS = ("plan", "search", "refund", "order 17", "née", "東京", "🙂", "allergic to nuts", "tool output")
+WORDS = ("plan", "search", "refund", "order 17", "née", "東京", "🙂", "allergic to nuts", "tool output")
 MAX_LIVE = 8
 
 
@@ -79,7 +79,7 @@ class Story:
         return ulid_text(self._ids.ulid())
 
     def _text(self) -> str:
-        return " ".join(self._random.choice(_WORDS) for _ in range(self._random.randint(1, 6)))
+        return " ".join(self._random.choice(WORDS) for _ in range(self._random.randint(1, 6)))
 
     def _usage(self) -> Usage:
         return Usage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import Conflict, SessionClosed, SessionNotFound, ToolPairingError
 from holdfast.records.events.conversations import (
@@ -78,23 +79,23 @@ def append_messages(line: Line, version: int, entries: Sequence[Entry]) -> list[
     """The events for messages that follow `version`, each with its place and the calls that it answers."""
     waiting = dict(line.calls)
     position, drafts = line.messages, []
+    before = line.newest if line.edited > line.newest else None
     for entry in entries:
         version += 1
         position += 1
         answers, round = _answered(waiting, entry)
-        drafts.append(
-            Draft(type="message.appended", facts=_facts(entry, position, round, answers), content=entry.content)
-        )
+        facts = replace(_facts(entry, position, answers), round=round, before=before)
+        drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
+        before = None
         waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
     return drafts
 
 
-def _facts(entry: Entry, position: int, round: int | None, answers: Sequence[str]) -> MessageAppended:
+def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppended:
     failed = tuple(id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed)
     return MessageAppended(
         role=entry.role,
         position=position,
-        round=round,
         tokens=entry.tokens,
         tokenizer=entry.tokenizer,
         calls=entry.calls,

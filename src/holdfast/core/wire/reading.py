@@ -50,6 +50,8 @@ def _read_one(item: Any, notes: Notes) -> list[Message]:
         if not item:
             raise InvalidMessage(EMPTY)
         return [Message(role="assistant" if notes.partial else "user", content=clean_text(item, notes))]
+    if _is_simple(item):
+        return [Message(role=item["role"], content=clean_text(item["content"], notes))]
     given = plain(_mapping(item), notes)
     kind = reply_kind(given)
     if kind is not None:
@@ -60,6 +62,13 @@ def _read_one(item: Any, notes: Notes) -> list[Message]:
         return anthropic.read_message(given, notes)
     message = openai.read_message(given, notes)
     return [] if message is None else [message]
+
+
+def _is_simple(item: Any) -> bool:
+    """Whether there is nothing but somebody's words, as in most messages: then nothing else has to be looked at."""
+    if type(item) is not dict or len(item) != 2 or type(item.get("content")) is not str or not item["content"]:
+        return False
+    return item.get("role") in ("user", "assistant", "system", "developer")
 
 
 def _mapping(item: Any) -> Mapping[str, Any]:
@@ -92,6 +101,8 @@ def _shape(item: Any) -> str:
     """Whether this is surely an item of Responses (`item`), can be one (`plain`), or is something else."""
     if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
         return "other"
+    if _is_simple(item):
+        return "plain"
     given = item if isinstance(item, Mapping) else dumped(item)
     if not isinstance(given, Mapping) or reply_kind(dict(given)) is not None:
         return "other"

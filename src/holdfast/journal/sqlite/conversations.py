@@ -52,7 +52,8 @@ def span(connection: apsw.Connection, tenant: int, stream: int, wanted: Span) ->
 def sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
     """One page of the list, with the totals of each session's lines."""
     values = (tenant, *query.before, query.limit, query.user, query.status)
-    rows = ask(connection, queries()["sessions_by_activity"], values)
+    name = "sessions_by_activity" if query.user is None else "sessions_of_user"
+    rows = ask(connection, queries()[name], values)
     return [_session(connection, tenant, row) for row in rows]
 
 

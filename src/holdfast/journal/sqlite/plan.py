@@ -16,9 +16,11 @@ import apsw
 import msgspec
 
 from holdfast.core.admit import half_written, refusal, repeats
+from holdfast.core.coalesce import Coalesced
 from holdfast.core.codec import decode_facts
 from holdfast.core.place import new_head, place
 from holdfast.core.project import project
+from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
@@ -27,6 +29,7 @@ from holdfast.journal.sqlite.statements import bind, queries
 from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
 from holdfast.records.events.envelope import StoredEvent
 
+SAID = "message.appended"
 _JSON = msgspec.json.Encoder()
 _BEGIN_AND_READ = "BEGIN IMMEDIATE;" + queries()["wanted_heads"]
 Statement = tuple[str, tuple[Any, ...]]
@@ -230,10 +233,19 @@ class Plan:
 
 
 def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
-    for event in events:
-        facts = decode_facts(event.type, event.schema, event.facts)
-        for change in project(event.type, facts, event.version, event.at):
-            yield bind(change, tenant, stream)
+    changes = [
+        change
+        for event in events
+        for change in project(event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at)
+    ]
+    if len(events) > 1 and all(event.type == SAID for event in events):
+        # Many messages at once: one change for each row, so that their line is updated once.
+        coalesced = Coalesced()
+        for change in changes:
+            coalesced.add((tenant, stream), change)
+        changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
+    for change in changes:
+        yield bind(change, tenant, stream)
 
 
 def _artifact(tenant: int, artifact: Artifact) -> Statement:

@@ -125,6 +125,8 @@ class MessageAppended(Facts, frozen=True):
     position: int = 0
     round: int | None = None
     """The version of the message that its round begins with, if that is not this one."""
+    before: int | None = None
+    """The version of the message before it in its stream, if retracted ones lie between."""
     tokens: int | None = None
     tokenizer: str | None = None
     calls: tuple[tuple[str, str | None], ...] = ()

@@ -119,18 +119,39 @@ ORDER BY s.name LIMIT ?4
 
 -- name: sessions_by_activity
 -- A session stands where its newest line does. Keyset: what is older than (?2, ?3).
+-- CROSS JOIN keeps the order of the tables: else every newer line of the tenant is looked at for every session.
 SELECT s.name, p.status, p.model, p.opened_at, p.title_version, e.user_id, t.newest_at, t.stream
 FROM threads AS t INDEXED BY idx_threads_activity
-JOIN streams AS l ON l.id = t.stream AND l.session_id IS NOT NULL AND l.actor_id IS NULL
-JOIN streams AS s ON s.tenant = l.tenant AND s.session_id = l.session_id AND s.thread_id IS NULL AND s.actor_id IS NULL
-JOIN sessions AS p ON p.tenant = s.tenant AND p.stream = s.id
-JOIN events AS e ON e.tenant = s.tenant AND e.stream = s.id AND e.version = p.opened_version
+CROSS JOIN streams AS l ON l.id = t.stream AND l.session_id IS NOT NULL AND l.actor_id IS NULL
+CROSS JOIN streams AS s
+    ON s.tenant = l.tenant AND s.session_id = l.session_id AND s.thread_id IS NULL AND s.actor_id IS NULL
+CROSS JOIN sessions AS p ON p.tenant = s.tenant AND p.stream = s.id
+CROSS JOIN events AS e ON e.tenant = s.tenant AND e.stream = s.id AND e.version = p.opened_version
 WHERE t.tenant = (SELECT id FROM tenants WHERE name = ?1) AND (t.newest_at, t.stream) < (?2, ?3)
-    AND (?5 IS NULL OR e.user_id = (SELECT u.id FROM subjects AS u WHERE u.tenant = t.tenant AND u.name = ?5))
-    AND (?6 IS NULL OR p.status = ?6)
+    AND ?5 IS NULL AND (?6 IS NULL OR p.status = ?6)
     AND NOT EXISTS (
         SELECT 1 FROM streams AS o INDEXED BY idx_frames_session_thread
-        JOIN threads AS n ON n.tenant = o.tenant AND n.stream = o.id
+        CROSS JOIN threads AS n ON n.tenant = o.tenant AND n.stream = o.id
+        WHERE o.tenant = l.tenant AND o.session_id = l.session_id AND o.actor_id IS NULL
+            AND (n.newest_at, n.stream) > (t.newest_at, t.stream)
+    )
+ORDER BY t.newest_at DESC, t.stream DESC LIMIT ?4
+
+-- name: sessions_of_user
+-- The same for the sessions that one user opened: the cost follows these and not all others.
+SELECT s.name, p.status, p.model, p.opened_at, p.title_version, e.user_id, t.newest_at, t.stream
+FROM events AS e INDEXED BY events_opened
+CROSS JOIN sessions AS p ON p.tenant = e.tenant AND p.stream = e.stream AND p.opened_version = e.version
+CROSS JOIN streams AS s ON s.id = e.stream
+CROSS JOIN streams AS l INDEXED BY idx_frames_session_thread
+    ON l.tenant = s.tenant AND l.session_id = s.session_id AND l.actor_id IS NULL
+CROSS JOIN threads AS t ON t.tenant = l.tenant AND t.stream = l.id
+WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1) AND e.event_type = 'session.opened'
+    AND e.user_id = (SELECT u.id FROM subjects AS u JOIN tenants AS k ON k.id = u.tenant WHERE k.name = ?1 AND u.name = ?5)
+    AND (t.newest_at, t.stream) < (?2, ?3) AND (?6 IS NULL OR p.status = ?6)
+    AND NOT EXISTS (
+        SELECT 1 FROM streams AS o INDEXED BY idx_frames_session_thread
+        CROSS JOIN threads AS n ON n.tenant = o.tenant AND n.stream = o.id
         WHERE o.tenant = l.tenant AND o.session_id = l.session_id AND o.actor_id IS NULL
             AND (n.newest_at, n.stream) > (t.newest_at, t.stream)
     )

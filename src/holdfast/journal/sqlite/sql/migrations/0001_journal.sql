@@ -367,7 +367,8 @@ CREATE TABLE threads (
 
 CREATE INDEX idx_threads_activity ON threads (tenant, newest_at, stream);
 
--- `round` is the version of the message that its round begins with; `retracted` that of the retraction.
+-- `round` is the version of the message that its round begins with; `retracted` that of the retraction;
+-- `before` leads over messages that had been retracted when this one was appended.
 CREATE TABLE messages (
     tenant    INTEGER NOT NULL,
     stream    INTEGER NOT NULL,
@@ -375,6 +376,7 @@ CREATE TABLE messages (
     position  INTEGER NOT NULL,
     role      TEXT NOT NULL,
     round     INTEGER NOT NULL,
+    before    INTEGER,
     calls     INTEGER NOT NULL,
     tokens    INTEGER,
     tokenizer TEXT,

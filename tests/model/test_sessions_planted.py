@@ -1,0 +1,220 @@
+"""The model test of sessions can fail: each of their rules is broken on purpose, and a short walk must notice.
+
+Every bug is a patch made here, never a switch in the source. The walk that notices is walked again without
+the bug, so that it is the bug that was noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core import fold_lines, project_lines
+from holdfast.core.decide import lines as deciding
+from holdfast.errors import ToolPairingError
+from holdfast.flow import branching, conversing, handing, lines, packing, pinning, sessions, summing
+from holdfast.flow.change import state_of
+from holdfast.records.events.conversations import Segment, Stretch
+from holdfast.records.messages import Message
+from holdfast.records.rows import Update
+from tests.model.test_sessions_model import walk_once
+
+Patch = pytest.MonkeyPatch
+WALKS = 24
+
+
+def fork_sees_later_retractions(patch: Patch) -> None:
+    original = branching._shared
+
+    def shared(found: Sequence[Segment], parent: Any, place: Any) -> Any:
+        return original(found, replace(parent, version=lines.NOW), place)
+
+    patch.setattr(branching, "_shared", shared)
+
+
+def fork_forgets_open_calls(patch: Patch) -> None:
+    original = branching._open_at
+
+    def open_at(ports: Any, acting: Any, stream: str, place: Any, into: str) -> Any:
+        return original(ports, acting, stream, place, into) if into == stream else []
+
+    patch.setattr(branching, "_open_at", open_at)
+
+
+def rewind_leaves_calls_answered(patch: Patch) -> None:
+    """A call whose result is taken back does not wait for another."""
+    original = branching._retraction
+
+    def retraction(*args: Any) -> Any:
+        return replace(original(*args), opened=())
+
+    patch.setattr(branching, "_retraction", retraction)
+
+
+def rewind_does_not_set_positions_back(patch: Patch) -> None:
+    original = branching._retraction
+
+    def retraction(ports: Any, acting: Any, stream: str, line: Any, *args: Any) -> Any:
+        return replace(original(ports, acting, stream, line, *args), position=line.messages)
+
+    patch.setattr(branching, "_retraction", retraction)
+
+
+def summary_survives_what_it_stands_for(patch: Patch) -> None:
+    patch.setattr(branching, "_voided", lambda *_: [])
+
+
+def summary_covers_what_arrived_meanwhile(patch: Patch) -> None:
+    original = summing.note
+
+    def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
+        newest = lines.line_of(ports, acting, plan.stream).newest
+        *rest, last = plan.covers
+        if last.stream == plan.stream:
+            last = Stretch(last.stream, last.first, newest)
+        return original(ports, acting, replace(plan, covers=(*rest, last)), text, **how)
+
+    patch.setattr(summing, "note", note)
+
+
+def summary_tears_calls_from_results(patch: Patch) -> None:
+    patch.setattr(summing, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
+
+
+def reset_leaves_old_messages(patch: Patch) -> None:
+    fold, project = fold_lines.LINE_RULES["thread.ended"], project_lines.LINE_RULES["thread.ended"]
+
+    def folded(line: Any, facts: Any, version: int, at: int) -> Any:
+        after = fold(line, facts, version, at)
+        return after and replace(after, floor=line.floor)
+
+    def projected(facts: Any, version: int, at: int) -> Any:
+        first, *rest = project(facts, version, at)
+        assert isinstance(first, Update)
+        return [replace(first, values={k: v for k, v in first.values.items() if k != "floor"}), *rest]
+
+    patch.setitem(fold_lines.LINE_RULES, "thread.ended", folded)
+    patch.setitem(project_lines.LINE_RULES, "thread.ended", projected)
+
+
+def floor_ignored_when_reading(patch: Patch) -> None:
+    original = lines.segments
+
+    def segments(stream: str, line: Any) -> Any:
+        return original(stream, replace(line, floor=0))
+
+    for module in (lines, summing, branching):
+        patch.setattr(module, "segments", segments)
+
+
+def end_forgets_other_lines(patch: Patch) -> None:
+    original = sessions._ending
+
+    def ending(*args: Any) -> Any:
+        drafts = original(*args)
+        return dict(list(drafts.items())[:2])
+
+    patch.setattr(sessions, "_ending", ending)
+
+
+def retracted_messages_in_packs(patch: Patch) -> None:
+    original = lines._walk
+
+    def places(ports: Any, acting: Any, stream: str) -> Iterator[Any]:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(lines, "stands", lambda row, segment: True)
+            line = lines.line_of(ports, acting, stream)
+            found = [p for s in lines.segments(stream, line) for p in original(ports, acting, s, backwards=True)]
+        yield from found
+
+    patch.setattr(packing, "places", places)
+
+
+def pinned_messages_left_out(patch: Patch) -> None:
+    patch.setattr(pinning, "_pinned", lambda ports, acting, line: [])
+
+
+def system_prompt_not_counted(patch: Patch) -> None:
+    original = packing._brief
+    patch.setattr(packing, "_brief", lambda *args: replace(original(*args), tokens=0))
+
+
+def oldest_call_answered_first(patch: Patch) -> None:
+    def waiting_for(waiting: Any, answer: Any) -> Any:
+        named = answer.provider or answer.id
+        fits = [call for call in waiting.values() if answer.id == call.id or named == call.provider]
+        if not fits:
+            raise ToolPairingError
+        return next((call for call in fits if call.id == answer.id), min(fits, key=lambda call: call.version))
+
+    patch.setattr(deciding, "_waiting_for", waiting_for)
+
+
+def key_appends_twice(patch: Patch) -> None:
+    original = conversing.change
+
+    def change(*args: Any, key: str | None = None, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    patch.setattr(conversing, "change", change)
+
+
+def remembered_states_not_compared(patch: Patch) -> None:
+    """What another client did is not seen, as long as this one remembers something older."""
+    for module in (lines, sessions, summing, packing, handing):
+        patch.setattr(module, "current", state_of)
+
+
+def history_handed_over_in_part(patch: Patch) -> None:
+    original = handing.span_of
+
+    def span_of(*args: Any) -> Iterator[Message]:
+        yield from list(original(*args))[1:]
+
+    patch.setattr(handing, "span_of", span_of)
+
+
+BUGS: list[Callable[[Patch], None]] = [
+    fork_sees_later_retractions,
+    fork_forgets_open_calls,
+    rewind_leaves_calls_answered,
+    rewind_does_not_set_positions_back,
+    summary_survives_what_it_stands_for,
+    summary_covers_what_arrived_meanwhile,
+    summary_tears_calls_from_results,
+    reset_leaves_old_messages,
+    floor_ignored_when_reading,
+    end_forgets_other_lines,
+    retracted_messages_in_packs,
+    pinned_messages_left_out,
+    system_prompt_not_counted,
+    oldest_call_answered_first,
+    key_appends_twice,
+    remembered_states_not_compared,
+    history_handed_over_in_part,
+]
+
+
+@cache
+def walk_without_bugs(seed: int) -> None:
+    """Once for all the bugs that the same walk notices."""
+    walk_once(seed, "memory")
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=[plant.__name__ for plant in BUGS])
+def test_a_planted_bug_is_noticed_by_a_short_walk(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    for seed in range(WALKS):
+        with monkeypatch.context() as patch:
+            plant(patch)
+            try:
+                walk_once(seed, "memory")
+            except AssertionError as noticed:
+                print(str(noticed).splitlines()[0])
+                break
+    else:
+        pytest.fail(f"{WALKS} walks did not notice: {plant.__name__}")
+    walk_without_bugs(seed)
