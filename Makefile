@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .venv-peers
 WORKERS ?= 2
 
 .PHONY: setup demo test lint bench soak docs clean
@@ -30,11 +31,17 @@ test: lint            ## lint and every behaviour, at test volume
 soak: setup           ## the same behaviours at the volumes that wear things out
 	HOLDFAST_SCALE=soak $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=15
 
-bench: setup          ## ratios against the raw limit and peers; writes bench/results.json
+# Peers of the benchmark need other releases than development does, so they have an environment of their own.
+$(PEERS)/.ready: requirements/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/peers.txt \
+		&& touch $(PEERS)/.ready || echo "Peers are missing: holdfast is measured without them."
+
+bench: setup $(PEERS)/.ready  ## ratios against the raw limit and peers; writes bench/results.json
 	$(BIN)/python -m bench
 
 docs: setup           ## the documentation as a site
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) site build dist
+	rm -rf $(VENV) $(PEERS) site build dist

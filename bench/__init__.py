@@ -12,6 +12,9 @@ A missed bar is reported with by how much and never fails the run.
     journals.py    temporary folders, journals, the raw limit
     workload.py    valid frame events: push, call, evidence, spend, pop
     counting.py    driver calls, statements, VM steps and pages of a journal at work
+    session_*.py   the parts of the topic conversations, and the texts that are said in them
+    chat_peers.py  the process in which peers of sessions are measured; peer_kinds.py is each of them as it comes,
+                   peer_process.py how they are asked from here
 
-and one module per topic: single, counts, group, beside, whole, size, scopes, importing.
+and one module per topic: single, frames, counts, group, beside, whole, size, conversations, scopes, importing.
 """

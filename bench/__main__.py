@@ -13,13 +13,13 @@ from types import ModuleType
 
 from rich.console import Console
 
-from bench import beside, counts, frames, group, importing, scopes, single, size, whole
+from bench import beside, conversations, counts, frames, group, importing, scopes, single, size, whole
 from bench.neighbours import Neighbours
 from bench.report import RESULTS, Report
 
 TOPICS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (single, frames, counts, group, beside, whole, size, scopes, importing)
+    for module in (single, frames, counts, group, beside, whole, size, conversations, scopes, importing)
 }
 
 

@@ -26,6 +26,8 @@ class Counts(msgspec.Struct):
     statements: float = 0
     vm_steps: float = 0
     pages: float = 0
+    """Written."""
+    pages_read: float = 0
 
     def per(self, operations: int) -> Counts:
         """The same for one operation."""
@@ -85,15 +87,22 @@ def _traced(connection: apsw.Connection, counts: Counts) -> Iterator[None]:
         else:
             counts.vm_steps += event["stmt_status"][_STEPS]
 
-    before = _pages_written(connection)
+    before, read = _pages_written(connection), _pages_read(connection)
     connection.trace_v2(_TRACED, note, id=note)
     try:
         yield
     finally:
         connection.trace_v2(0, None, id=note)
         counts.pages += _pages_written(connection) - before
+        counts.pages_read += _pages_read(connection) - read
 
 
 def _pages_written(connection: apsw.Connection) -> int:
     """Pages that this connection has put into the write-ahead log so far."""
     return connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+
+
+def _pages_read(connection: apsw.Connection) -> int:
+    """Pages that this connection has looked at so far, whether they were in its cache or not."""
+    found = (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS)
+    return sum(connection.status(one)[0] for one in found)
