@@ -130,6 +130,10 @@ class AsyncSession:
 
     # reading
 
+    async def open_calls(self) -> list[ToolCallRequest]:
+        """Tool calls that wait for a result, oldest first. Until they have one, nothing after them is summarised."""
+        return await self._threads.run(self._session.open_calls)
+
     async def messages(
         self,
         limit: int | None = None,

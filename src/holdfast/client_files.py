@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.errors import InvalidMessage, NotFound
 from holdfast.records.messages import Message, Part
 
@@ -22,7 +24,7 @@ def file_parts(message: Any, files: Sequence[Any]) -> Message:
         raise InvalidMessage("files go with a text or a Message. Put other parts into the message itself.")
     content = message.content
     parts: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-    return Message(role=message.role, content=[*parts, *map(_part, files)], name=message.name)
+    return replace(message, content=[*parts, *map(_part, files)])
 
 
 def _part(file: Any) -> Part:
@@ -42,8 +44,7 @@ def _read(file: Any) -> tuple[str, bytes]:
         path = Path(file)
         try:
             return path.name, path.read_bytes()
-        except OSError as error:
-            raise NotFound(
-                f"The file {str(path)!r} cannot be read: {error.strerror or error}. Check the path."
-            ) from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise NotFound(f"The file {str(path)!r} cannot be read: {why}. Check the path.") from None
     raise InvalidMessage(f"A file is a path, bytes, or a (name, bytes) pair, not {type(file).__name__}.")

@@ -6,12 +6,11 @@ import html
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.core.conversation import SUMMARY_PREFIX
 from holdfast.core.wire import anthropic, openai, responses
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import ConversationSlice, Packed
-
-PREFIX = "Summary of previous context: "
 
 
 class ContextPack:
@@ -25,8 +24,10 @@ class ContextPack:
 
     @property
     def messages(self) -> list[Message]:
-        """All but the system prompt, oldest first; a summary is a user's message, since users were heard in it."""
-        told = [Message(role="user", content=PREFIX + one.text, synthetic=True) for one in self._packed.summaries]
+        """All but the system prompt, oldest first; a summary is a user's message: users were heard in it."""
+        told = [
+            Message(role="user", content=SUMMARY_PREFIX + one.text, synthetic=True) for one in self._packed.summaries
+        ]
         return [*told, *self._packed.conversation.messages]
 
     @property

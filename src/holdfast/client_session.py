@@ -146,6 +146,10 @@ class Session:
         message = Message(role="tool", tool_results=(answer,))
         return conversing.append(self._ports, self._acting, self._line, [message], key=key)[0]
 
+    def open_calls(self) -> list[ToolCallRequest]:
+        """Tool calls that wait for a result, oldest first. Until they have one, nothing after them is summarised."""
+        return lines.open_calls(self._ports, self._acting, self._line)
+
     # reading
 
     def messages(

@@ -166,6 +166,13 @@ def check_memory(memory: Any) -> Any:
     return memory
 
 
+def check_callable(name: str, given: Any, method: str) -> None:
+    """A name, a function, or something with a method; whatever it is worth is found out when it is used."""
+    text = isinstance(given, str) and name == "tokenizer"
+    if given is not None and not text and not callable(given) and not callable(getattr(given, method, None)):
+        raise InvalidValue(f"{name} must be a function, or have a method {method}, not {type(given).__name__}.")
+
+
 def assemble(
     journal: Journal,
     settings: Settings,
@@ -205,6 +212,8 @@ def connect(
     if beside is not None:
         check_hook(beside.redact)
         check_memory(beside.memory)
+        check_callable("tokenizer", beside.tokenizer, "count")
+        check_callable("summarizer", beside.summarizer, "summarise")
     return assemble(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 

@@ -6,7 +6,7 @@ list is there to fall back on; what could not be stored is stored later, once an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from holdfast.client import Holdfast
 from holdfast.client_session import Session
 from holdfast.errors import HoldfastError, InvalidValue, OutcomeUnknown, Refused, Unavailable
+from holdfast.flow import redacting
 from holdfast.records.scope import Scope
 
 OnMissing = Literal["error", "fallback"]
@@ -46,6 +47,8 @@ class DualWrite:
     ) -> None:
         if not isinstance(messages, list):
             raise InvalidValue("messages must be the list that the application has used so far.")
+        if not isinstance(hf, Holdfast) and not callable(hf):
+            raise InvalidValue(f"hf must be a client, or a function that opens one, not {type(hf).__name__}.")
         if on_missing not in ("error", "fallback"):
             raise InvalidValue(f"on_missing must be 'error' or 'fallback', not {on_missing!r}.")
         self.list = messages
@@ -71,7 +74,14 @@ class DualWrite:
         return self._session
 
     def _client(self) -> Holdfast:
-        return self._hf if isinstance(self._hf, Holdfast) else self._hf()
+        """The client, opened once."""
+        if not isinstance(self._hf, Holdfast):
+            try:
+                self._hf = self._hf()
+            except (HoldfastError, OSError) as error:
+                # Whatever is wrong with the file, it cannot be had now.
+                raise Unavailable(f"The journal cannot be opened: {error}") from error
+        return self._hf
 
     def _opened(self, **settings: Any) -> Session:
         return self._client().session(self._id, **settings)
@@ -80,8 +90,9 @@ class DualWrite:
         """One more message, in both."""
         self.list.append(message)
         try:
-            if not self.catch_up() and not self._falls_back:
-                raise Unavailable("The message was not stored. Try again.")
+            self.catch_up()
+        except OutcomeUnknown:
+            raise  # It may be stored: it stays in the list, and its key tells next time.
         except HoldfastError:
             self.list.pop()
             raise
@@ -100,12 +111,8 @@ class DualWrite:
         return True
 
     def _store(self, session: Session, index: int) -> None:
-        message = self.list[index]
-        if not index and message.get("role") == "system" and isinstance(message.get("content"), str):
-            if session.system is None:
-                self._opened(system=message["content"])
-            if session.system == message["content"]:
-                return  # It is the session's own system prompt now.
+        if not index and self._is_system(session, self.list[index]):
+            return
         try:
             session.append(self.list[index], key=f"{self._name}/{index}")
         except Refused as error:
@@ -113,6 +120,20 @@ class DualWrite:
                 raise
             # The list took it for all its life; the session says why it does not.
             self.refused.append(NotStored(index=index, reason=str(error)))
+
+    def _is_system(self, session: Session, message: Any) -> bool:
+        """Whether the list begins with a system prompt that is, or now becomes, the session's own."""
+        if not isinstance(message, Mapping) or message.get("role") != "system":
+            return False
+        text = message.get("content")
+        if not isinstance(text, str) or not text:
+            return False
+        if session.system is None:
+            self._opened(system=text)
+            return True
+        before = session.system
+        redact = session._ports.redact
+        return before == (text if redact is None else redacting.text(redact, text))
 
     def _known(self) -> int:
         """How many entries an earlier process stored, found by their keys in a few steps."""
@@ -126,7 +147,8 @@ class DualWrite:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        # The last one is stored again, which its key makes once: if the list was changed, that tells.
+        return max(low - 1, 0)
 
     def to_openai(self, budget: int | None = None) -> dict[str, Any]:
         """Keyword arguments for the next request: a pack that fits, or the whole list if that has to do."""

@@ -127,7 +127,7 @@ def test_forks_and_rewinds_to_messages_that_do_not_exist_are_refused(hf: Holdfas
             chat.pin(wrong)
     assert hf.journal.position() == before
     chat.fork(thread="side")
-    with pytest.raises(holdfast.Conflict, match="already"):
+    with pytest.raises(holdfast.InvalidValue, match="already"):
         chat.fork(thread="side")
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core import matching, pairing
-from holdfast.core.pairing import problems, repaired, rounds
+from holdfast.core.pairing import repaired, rounds
 from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
 from tests.conversations.generated import conversation, number_of, torn
 from tests.scale import seeded, volume
@@ -170,7 +170,7 @@ def test_a_live_conversation_may_keep_its_newest_calls_open() -> None:
     kept = repaired(live, open_calls="keep")
     assert shape(kept.messages) == ["assistant", "!", "user", "assistant", "4", "3"]
     assert [repair.index for repair in kept.repairs] == [0]
-    assert [repair.problem for repair in problems([*live, user()], open_calls="keep")] == ["missing_result"] * 2
+    assert [repair.problem for repair in repaired([*live, user()], open_calls="keep").repairs] == ["missing_result"] * 2
 
 
 def test_each_kind_of_damage_is_named_and_strict_callers_learn_it_beforehand() -> None:
@@ -200,7 +200,6 @@ def test_each_kind_of_damage_is_named_and_strict_callers_learn_it_beforehand() -
         (9, "malformed"),
         (10, "malformed"),
     ]
-    assert problems(wrong) == fixed.repairs
     assert all(repair.done for repair in fixed.repairs)
 
 

@@ -144,8 +144,8 @@ class Race(Walk):
         last = self.tries[-1] if self.tries else None
         again = last is None or (bool(last.text) and last.edited)
         expected = {
-            "nothing": again and not self.line.ended and not self.line.old(keep, whole),
-            "SessionClosed": again and self.line.ended,
+            "nothing": again and (self.line.fresh or not self.line.old(keep, whole)),
+            "SessionClosed": again and self.line.ended and not self.line.fresh,
             "SummaryFailed": last is not None and not last.text,
             "Conflict": last is not None and again and len(self.tries) == TRIES,
             "summary": last is not None and bool(last.text) and not last.edited,

@@ -267,8 +267,8 @@ def test_a_count_that_fails_or_is_no_number_is_a_typed_error(bad: Any) -> None:
 def _every_message_is_a_round(patch: pytest.MonkeyPatch) -> None:
     made = Conversation.__init__
 
-    def torn_apart(self: Conversation, messages: Sequence[Message], limits: Any) -> None:
-        made(self, messages, limits)
+    def torn_apart(self: Conversation, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
+        made(self, messages, limits, *rest)
         begin = len(self.first)
         self._starts = [*range(begin, len(self.messages) + 1)]
         self.rounds = len(self._starts) - 1
@@ -279,8 +279,8 @@ def _every_message_is_a_round(patch: pytest.MonkeyPatch) -> None:
 def _no_instructions(patch: pytest.MonkeyPatch) -> None:
     made = Conversation.__init__
 
-    def forgetful(self: Conversation, messages: Sequence[Message], limits: Any) -> None:
-        made(self, messages, limits)
+    def forgetful(self: Conversation, messages: Sequence[Message], limits: Any, *rest: Any) -> None:
+        made(self, messages, limits, *rest)
         self.first = []
 
     patch.setattr(Conversation, "__init__", forgetful)

@@ -183,8 +183,8 @@ def test_windows_over_the_dicts_themselves_hold_the_very_same_dicts() -> None:
 def _by_messages(patch: pytest.MonkeyPatch) -> None:
     made = Conversation.__init__
 
-    def torn_apart(self: Conversation, messages: Any, limits: Any) -> None:
-        made(self, messages, limits)
+    def torn_apart(self: Conversation, messages: Any, limits: Any, *rest: Any) -> None:
+        made(self, messages, limits, *rest)
         self._starts = [*range(len(self.first), len(self.messages) + 1)]
         self.rounds = len(self._starts) - 1
 

@@ -50,7 +50,7 @@ def fork(walk: Walk) -> None:
         if talk.status in ("closing", "closed") and not line.fresh:
             raise No("SessionClosed")
         if name in talk.lines:
-            raise No("Conflict")
+            raise No("InvalidValue")
         return line.fork(name, len(line.said) if at is None else line.index(at) + 1)
 
     made, refused = predicted(plan)
@@ -92,6 +92,8 @@ def compact(walk: Walk) -> None:
     text = walk.random.choice((f"S{walk.steps}", f"S{walk.steps}", f"S{walk.steps}" * 30, " ", ""))
 
     def plan() -> list[Said]:
+        if line.ended and line.fresh:
+            return []  # What comes next begins anew.
         old = talk.open_line(line.name).old(keep, whole)
         if old and not text.strip():
             raise No("SummaryFailed")

@@ -74,14 +74,15 @@ class Conversation:
 
     __slots__ = ("_known", "_starts", "first", "limits", "messages", "repairs", "rounds")
 
-    def __init__(self, messages: Sequence[Message], limits: Bounds) -> None:
+    def __init__(self, messages: Sequence[Message], limits: Bounds, leading: int | None = None) -> None:
+        """`leading` says how many of the messages are the first instructions, if the list is only an end of a line."""
         found = repaired(messages)
         self.messages = found.messages
         self.repairs = tuple(found.repairs)
         self.limits = limits
         begin = 0
         for message in self.messages:
-            if message.role not in ("system", "developer") or is_summary(message):
+            if message.role not in ("system", "developer") or is_summary(message) or begin == leading:
                 break
             begin += 1
         self.first = self.messages[:begin]

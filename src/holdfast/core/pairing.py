@@ -68,11 +68,6 @@ def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupte
     return Repaired(kept, repairs)
 
 
-def problems(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> list[Repair]:
-    """What `repaired` would do, for those who would rather refuse a broken list."""
-    return repaired(messages, open_calls=open_calls).repairs
-
-
 def interrupted(call: ToolCallRequest) -> Message:
     """The message that stands for the result of a call that was torn."""
     result = ToolCallResult(

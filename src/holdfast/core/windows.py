@@ -40,12 +40,14 @@ def sliding(
     max_tokens: int | None = None,
     count: Count | None = None,
     reserve: int = 0,
+    leading: int | None = None,
 ) -> Window:
     """The first instructions and the newest whole rounds that fit; only the newest may be shortened.
 
     `reserve` is how many of the tokens are for something else: tool definitions, a system prompt passed apart.
+    `leading` is how many messages are the first instructions; all at the beginning, if it is not said.
     """
-    return slid(Conversation(messages, bounds(max_messages, max_tokens, count, reserve)))
+    return slid(Conversation(messages, bounds(max_messages, max_tokens, count, reserve), leading))
 
 
 def slid(talk: Conversation, failure: str | None = None) -> Window:

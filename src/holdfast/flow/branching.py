@@ -11,7 +11,7 @@ from itertools import groupby, islice, takewhile
 
 from msgspec.structs import replace
 
-from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed, Unsupported
+from holdfast.errors import InvalidValue, Refused, SessionClosed, Unsupported
 from holdfast.flow import summing
 from holdfast.flow.change import States, change
 from holdfast.flow.lines import (
@@ -44,7 +44,7 @@ from holdfast.records.lines import Line
 from holdfast.records.messages import Message
 from holdfast.records.scope import Scope, parse_scope
 
-NEAR = 64
+NEAR = 256
 """How many messages before a branching point are searched for calls without results."""
 
 
@@ -206,7 +206,7 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
             if known.status in ("closed", "closing") and not parent.line.fresh:
                 raise SessionClosed(f"{session} was closed and takes no new threads.")
             if states[name].version:
-                raise Conflict(f"There is a thread {thread!r} already. Give the fork another name.")
+                raise InvalidValue(f"There is a thread {thread!r} already. Give the fork another name.")
             forked = _forked(ports, acting, stream, parent, at, name)
         added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
         first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))

@@ -91,6 +91,7 @@ def change(
     same: Callable[[list[Event]], bool] | None = None,
     needs: Callable[[States], Sequence[str]] | None = None,
     artifacts: Sequence[Artifact] = (),
+    tries: int = DECISIONS,
 ) -> Changed:
     """Decide on the states of some streams and write the outcome, atomically.
 
@@ -100,7 +101,7 @@ def change(
     """
     key = None if key is None else check_key(key)
     try:
-        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs, artifacts)
+        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs, artifacts, tries)
     except (Refused, KeyReused):
         earlier = None if key is None else _earlier(ports, acting, streams[0], key, same)
         if earlier is None:
@@ -119,6 +120,7 @@ def _change(
     key: str | None,
     needs: Callable[[States], Sequence[str]] | None,
     artifacts: Sequence[Artifact],
+    tries: int,
 ) -> tuple[Changed, list[Event]]:
     attempt, fresh = 1, False
     while True:
@@ -141,7 +143,7 @@ def _change(
             try:
                 return _write_decided(ports, acting, decided, states, wanted[0], key, artifacts)
             except (VersionConflict, StaleEpoch) as error:
-                if attempt == DECISIONS or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
+                if attempt == tries or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
                     raise
                 attempt += 1
                 fresh = True

@@ -40,6 +40,10 @@ def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None
     return models(ports).tokenizer(name or info.tokenizer), info
 
 
+TRIES = 100
+"""Whoever says something does not mind that others did meanwhile, so it is tried for as long as it takes."""
+
+
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """What is written to the session in the same commit as messages to one of its lines."""
 
@@ -122,7 +126,7 @@ def _append(
             for event, (role, content) in zip(said, wanted, strict=True)
         )
 
-    return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs, artifacts=placed)
+    return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs, artifacts=placed, tries=TRIES)
 
 
 def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:

@@ -6,11 +6,12 @@ under the same key; a memory that fails is asked again, a limited number of time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from holdfast.core.values import words
-from holdfast.errors import ActorBusy, SessionClosed, StaleEpoch
+from holdfast.errors import ActorBusy, InvalidValue, SessionClosed, StaleEpoch
 from holdfast.flow.change import States, change
 from holdfast.flow.lines import shared_at, span_of
 from holdfast.flow.owning import let_go, take
@@ -69,8 +70,7 @@ def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> boo
     ended = _ended(ports, acting, stream, handover.id, closing, event.at)
     failure: Exception | None = None
     try:
-        assert ports.memory is not None
-        ports.memory.take(ended)
+        _take(ports, ended)
     except Exception as error:  # noqa: BLE001  memory is somebody else's code
         failure = error
     attempts = handover.attempts + 1
@@ -90,6 +90,17 @@ def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> boo
 
     change(ports, acting, (stream,), decide)
     return failure is None
+
+
+def _take(ports: Ports, ended: EndedConversation) -> None:
+    """Offer it. What would have to be awaited is not taken, whatever it looks like."""
+    assert ports.memory is not None
+    take: Callable[[EndedConversation], object] = ports.memory.take
+    answer = take(ended)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise InvalidValue("take gave something to be awaited. Use holdfast.open_async, or a take that is done.")
 
 
 def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:

@@ -21,7 +21,7 @@ from holdfast.records.events.conversations import MessageAppended, Segment
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.lines import Line
-from holdfast.records.messages import Message
+from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.reports import Query
 from holdfast.records.rows import Row, Span
 from holdfast.records.scope import Scope, parse_scope
@@ -146,22 +146,22 @@ def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message
     """The messages at some places, in the same order, each stretch of a stream in one read."""
     events: dict[tuple[str, int], Event] = {}
     for stream in dict.fromkeys(place.stream for place in found):
-        for run in _runs(sorted({place.version for place in found if place.stream == stream})):
+        for run in runs(sorted({place.version for place in found if place.stream == stream})):
             events.update(_events(ports, acting, stream, run))
     pinned = {(place.stream, place.version) for place in found if place.row["pinned"]}
     return decoded(ports, acting, [events[place.stream, place.version] for place in found], pinned)
 
 
-def _runs(versions: list[int]) -> list[set[int]]:
+def runs(versions: list[int]) -> list[set[int]]:
     """Versions near each other are read together; a wide gap between them is not read."""
-    runs: list[set[int]] = []
+    found: list[set[int]] = []
     last = -NEAR
     for version in versions:
         if version - last > NEAR:
-            runs.append(set())
-        runs[-1].add(version)
+            found.append(set())
+        found[-1].add(version)
         last = version
-    return runs
+    return found
 
 
 def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], Event]:
@@ -216,6 +216,20 @@ def messages(
             break
         found.append(place)
     return bodies(ports, acting, found if forwards else found[::-1])
+
+
+def open_calls(ports: Ports, acting: Acting, stream: str) -> list[ToolCallRequest]:
+    """The calls of a line that wait for a result, oldest first."""
+    waiting = set(line_of(ports, acting, stream).calls)
+    found: list[ToolCallRequest] = []
+    for place in places(ports, acting, stream) if waiting else ():
+        if place.row["calls"]:
+            made = [call for call in bodies(ports, acting, [place])[0].tool_calls if call.id in waiting]
+            waiting -= {call.id for call in made}
+            found = made + found
+        if not waiting:
+            break
+    return found
 
 
 def history(ports: Ports, acting: Acting, stream: str) -> Iterator[Message]:

@@ -17,8 +17,8 @@ from holdfast.errors import BudgetTooSmall, InvalidValue, OutcomeUnknown, Refuse
 from holdfast.flow import summing
 from holdfast.flow.change import Decided, append
 from holdfast.flow.conversing import counting
-from holdfast.flow.lines import Place, bodies, line_of, places, session_of
-from holdfast.flow.pinning import with_pinned
+from holdfast.flow.lines import Place, bodies, line_of, places, runs, session_of
+from holdfast.flow.pinning import leading, with_pinned
 from holdfast.flow.sessions import session_texts, session_tools
 from holdfast.flow.showing import current
 from holdfast.ports import Acting, Ports, Tokenizer
@@ -39,6 +39,15 @@ class _Brief(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None
     tools: tuple[ToolDef, ...]
     tokens: int
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be shown, what of it is taken already, and how many messages are the first instructions."""
+
+    budget: int
+    brief: int
+    max_messages: int | None
+    leading: int
 
 
 def pack(
@@ -63,8 +72,12 @@ def pack(
         known = counts.get(id(message))
         return message_tokens(message, tokenizer.count, framing) if known is None else known
 
-    shown, window = _fitted(messages, standing, count, budget, brief.tokens, max_messages, tokenizer, framing)
     line = line_of(ports, acting, stream)
+    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
+    instructions = sum(1 for place in found if (place.stream, place.version) in first)
+    limits = Limits(budget=budget, brief=brief.tokens, max_messages=max_messages, leading=instructions)
+    shown, window = _fitted(messages, standing, count, limits, tokenizer, framing)
+    own = tokenizer.exact and info.known and tokenizer.name == info.tokenizer
     covered = sum(summary.messages for summary in shown)
     slice = ConversationSlice(
         messages=tuple(window.messages),
@@ -81,9 +94,17 @@ def pack(
         budget=budget,
         model=info.name or None,
         tokenizer=tokenizer.name,
-        exact=tokenizer.exact and info.known,
+        exact=own and not any(map(_guessed, window.messages)),
         shortened=len(window.shortened),
     )
+
+
+def _guessed(message: Message) -> bool:
+    """Whether it holds something whose tokens no tokenizer counts: an image or a file."""
+    parts = [*(message.content if isinstance(message.content, list) else ())]
+    for result in message.tool_results:
+        parts += result.result if isinstance(result.result, list) else ()
+    return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
 
 
 def _checked(name: str, value: int) -> int:
@@ -118,21 +139,26 @@ def _fitted(
     messages: Sequence[Message],
     standing: Sequence[Summary],
     count: summing.CountMessage,
-    budget: int,
-    brief: int,
-    max_messages: int | None,
+    limits: Limits,
     tokenizer: Tokenizer,
     framing: Framing,
 ) -> tuple[list[Summary], Window]:
     """The window beside as many of the newest summaries as leave room for it."""
     shown = list(standing)
     while True:
-        reserve = brief + sum(summing.summary_tokens(one.text, tokenizer, framing) for one in shown)
-        most = None if max_messages is None else max_messages - len(shown)
+        reserve = limits.brief + sum(summing.summary_tokens(one.text, tokenizer, framing) for one in shown)
+        most = None if limits.max_messages is None else limits.max_messages - len(shown)
         try:
             if most is not None and most < 1:
                 raise BudgetTooSmall(required=len(shown) + 1)
-            window = sliding(messages, max_messages=most, max_tokens=budget, count=count, reserve=reserve)
+            window = sliding(
+                messages,
+                max_messages=most,
+                max_tokens=limits.budget,
+                count=count,
+                reserve=reserve,
+                leading=limits.leading,
+            )
         except BudgetTooSmall:
             if not shown:
                 raise
@@ -200,16 +226,13 @@ def _counted(
 def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], tokenizer: str) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for stream in dict.fromkeys(place.stream for place in strange):
-        versions = [place.version for place in strange if place.stream == stream]
-        span = Span(
-            table="message_counts",
-            after=min(versions) - 1,
-            until=max(versions),
-            limit=max(versions) - min(versions) + 1,
-            prefix=(tokenizer,),
-        )
-        for row in ports.journal.span(acting.tenant, stream, span):
-            known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
+        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
+            first, last = min(run), max(run)
+            span = Span(
+                table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(tokenizer,)
+            )
+            for row in ports.journal.span(acting.tenant, stream, span):
+                known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
     return known
 
 

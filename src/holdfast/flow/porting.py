@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.matching import matched
 from holdfast.core.pairing import repaired
 from holdfast.core.wire import lines as json_lines
 from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
 from holdfast.core.wire.notes import Reading
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound
-from holdfast.flow import artifacts, conversing, lines, sessions
+from holdfast.flow import artifacts, conversing, lines, redacting, sessions
 from holdfast.ports import Acting, Ports
+from holdfast.records.lines import SessionState
 from holdfast.records.messages import Message, Part, Repair, ToolCallResult
 from holdfast.records.reports import Progress
 
@@ -72,9 +74,7 @@ def import_conversation(
     own, stream = sessions.streams_of(session, thread)
     system, messages = _system(reading)
     known = sessions.session_state(ports, acting, session)
-    # An import that is repeated finds the system prompt that it set; another one stays a message.
-    stored = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
-    if known.system is not None and system not in (None, stored):
+    if not _is_the_sessions(ports, acting, own, stream, known, system, key, len(messages)):
         messages = reading.messages
     offered = sessions.Given(
         system=system if known.system is None else None,
@@ -88,7 +88,7 @@ def import_conversation(
         ports,
         acting,
         stream,
-        [_fresh(message) for message in messages],
+        _fresh(messages),
         key=key,
         progress=progress,
         beside=sessions.beside(ports, acting, own, offered),
@@ -106,25 +106,60 @@ def _system(reading: Reading) -> tuple[str | None, list[Message]]:
     return None, reading.messages
 
 
-def _fresh(message: Message) -> Message:
-    """A message as it comes from elsewhere: places and ids of another journal mean nothing here."""
-    return replace(
-        message,
-        id="",
-        stream="",
-        version=0,
-        timestamp=0,
-        round=0,
-        tokens=None,
-        tokenizer=None,
-        tool_calls=tuple(
-            replace(call, id="", provider_id=call.provider_id or call.id or None) for call in message.tool_calls
-        ),
-        tool_results=tuple(
-            replace(one, tool_call_id="", provider_id=one.provider_id or one.tool_call_id or None)
-            for one in message.tool_results
-        ),
-    )
+def _is_the_sessions(
+    ports: Ports,
+    acting: Acting,
+    own: str,
+    stream: str,
+    known: SessionState,
+    system: str | None,
+    key: str | None,
+    rest: int,
+) -> bool:
+    """Whether a system prompt is, or becomes, that of the session; another one stays a message."""
+    stored = [] if key is None else ports.journal.by_key(acting.tenant, stream, key)
+    if stored:
+        # An import that is repeated does what it did, whatever the session was told since.
+        return sum(event.type in lines.APPENDED for event in stored) == rest
+    if system is None or known.system is None:
+        return True
+    shown = system if ports.redact is None else redacting.text(ports.redact, system)
+    return sessions.session_texts(ports, acting, own, known, ("system",)).get("system") == shown
+
+
+def _fresh(messages: Sequence[Message]) -> list[Message]:
+    """Messages as they come from elsewhere: places and ids of another journal mean nothing here.
+
+    Which result answers which call is kept, whatever their providers' ids say.
+    """
+    calls = matched(messages).calls()
+    found = []
+    for index, message in enumerate(messages):
+        made = [
+            replace(call, id=f"{index}.{at}", provider_id=call.provider_id or call.id or None)
+            for at, call in enumerate(message.tool_calls)
+        ]
+        results = []
+        for at, result in enumerate(message.tool_results):
+            place = calls.get((index, at))
+            provider = result.provider_id or result.tool_call_id or None
+            id = "" if place is None else f"{place[0]}.{place[1]}"
+            results.append(replace(result, tool_call_id=id, provider_id=provider))
+        found.append(
+            replace(
+                message,
+                id="",
+                stream="",
+                version=0,
+                timestamp=0,
+                round=0,
+                tokens=None,
+                tokenizer=None,
+                tool_calls=tuple(made),
+                tool_results=tuple(results),
+            )
+        )
+    return found
 
 
 def export_conversation(ports: Ports, acting: Acting, session: str, thread: str, format: str) -> Any:
@@ -138,8 +173,24 @@ def export_conversation(ports: Ports, acting: Acting, session: str, thread: str,
     found = [with_bodies(ports, acting, message) for message in lines.history(ports, acting, stream)]
     if format == "jsonl":
         return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
-    messages = repaired(found, open_calls="keep").messages
+    messages = list(_by_position(repaired(found, open_calls="keep").messages))
     return render_conversation(format, messages, system=system, tools=tools)
+
+
+def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
+    """Where calls made together share a provider's id, only their order tells whose result is whose."""
+    order: dict[str, int] = {}
+    results: list[Message] = []
+    for message in messages:
+        if message.role == "tool" and order:
+            results.append(message)
+            continue
+        yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
+        results = []
+        ids = [call.provider_id for call in message.tool_calls]
+        order = {call.id: at for at, call in enumerate(message.tool_calls)} if len(set(ids)) < len(ids) else {}
+        yield message
+    yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
 
 
 def with_bodies(ports: Ports, acting: Acting, message: Message) -> Message:

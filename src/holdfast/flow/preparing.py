@@ -21,6 +21,9 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message, Part
 from holdfast.records.reports import Progress
 
+SMALL = 4_000
+"""Texts up to this size stay in the event even if the message as a whole is large."""
+
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """Messages on their way into the journal, with the artifacts that go in beside them."""
@@ -37,6 +40,8 @@ class Preparing:
         self._ports, self._acting = ports, acting
         self._tokenizer, self._framing = tokenizer, framing
         self._placed: dict[str, Artifact] = {}
+        self._given: dict[str, str] = {}
+        self._most = ports.settings.inline_text_bytes
 
     def all(self, messages: Sequence[Message], *, pinned: bool = False, progress: Progress | None = None) -> Prepared:
         """Every message, or an error and no file left behind."""
@@ -54,16 +59,25 @@ class Preparing:
         return Prepared(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
     def _one(self, message: Message, pinned: bool) -> tuple[Message, Entry]:
+        message = _plain(message)
         if self._ports.redact is not None:
             message = redacting.message(self._ports.redact, message)
-        message = _plain(message)
         self._check_size(message)
+        # Many texts that are small alone are large together.
+        together = _size(message) > self._ports.settings.inline_text_bytes
+        most = self._ports.settings.inline_text_bytes
+        self._most = min(SMALL, most) if together else most
         named: list[str] = []
         tokens = message_tokens(message, self._tokenizer.count, self._framing)
         message, stored = self._place_parts(self._placed_results(message, named), named)
         large = {index: name for index, name in enumerate(self._place_results(message, named)) if name is not None}
         calls = tuple((ulid_text(self._ports.ids.ulid()), short(call.provider_id)) for call in message.tool_calls)
-        answers = (Answer(one.tool_call_id, short(one.provider_id), one.is_error) for one in message.tool_results)
+        # Results in the same list may name a call by the id that it came with.
+        self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
+        answers = (
+            Answer(self._given.get(one.tool_call_id, one.tool_call_id), short(one.provider_id), one.is_error)
+            for one in message.tool_results
+        )
         entry = Entry(
             role=message.role,
             content=message_content(stored, large),
@@ -99,9 +113,8 @@ class Preparing:
     def _place_parts(self, message: Message, named: list[str]) -> tuple[Message, Message]:
         """The message as it is given back, and as it is stored: with large texts named, not held."""
         content = message.content
-        most = self._ports.settings.inline_text_bytes
         if content is None or isinstance(content, str):
-            if content is None or len(content.encode("utf-8", "surrogatepass")) <= most:
+            if content is None or not self._is_large(content):
                 return message, message
             part = {"type": "text", "artifact": self._place(_utf8(content), named), "whole": True}
             return message, replace(message, content=[part])
@@ -146,24 +159,20 @@ class Preparing:
 
     def _without_large_text(self, part: Part, named: list[str]) -> Part:
         text = part.get("text")
-        if part.get("type") != "text" or not isinstance(text, str):
+        if part.get("type") != "text" or not isinstance(text, str) or not self._is_large(text):
             return part
-        if len(text) <= self._ports.settings.inline_text_bytes // 4:
-            return part
-        raw = _utf8(text)
-        if len(raw) <= self._ports.settings.inline_text_bytes:
-            return part
-        return {"type": "text", "artifact": self._place(raw, named)}
+        return {"type": "text", "artifact": self._place(_utf8(text), named)}
+
+    def _is_large(self, text: str) -> bool:
+        """Whether a text lies in an artifact: measured as it would be written, where a character may take six bytes."""
+        return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
 
     def _place_results(self, message: Message, named: list[str]) -> list[str | None]:
         """Large textual results as artifacts; others that are too large are refused when they are sealed."""
         found: list[str | None] = []
         for result in message.tool_results:
-            if isinstance(result.result, str) and len(result.result) > self._ports.settings.inline_text_bytes // 4:
-                raw = _utf8(result.result)
-                found.append(self._place(raw, named) if len(raw) > self._ports.settings.inline_text_bytes else None)
-            else:
-                found.append(None)
+            large = isinstance(result.result, str) and self._is_large(result.result)
+            found.append(self._place(_utf8(result.result), named) if large else None)
         return found
 
 

@@ -7,6 +7,7 @@ results still belong together. It must give the same answer for its own answers.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,6 @@ from holdfast.records.messages import Message, Part, ToolCallRequest
 Redact = Callable[[str], str]
 _NAMES = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
 """What a part is and where its body lies, rather than what it says."""
-_TEXTS = ("text/", "application/json", "application/xml", "application/yaml")
 
 
 def check_hook(redact: object) -> Redact | None:
@@ -94,9 +94,18 @@ def _part(redact: Redact, part: Part) -> Part | None:
         # A signed item cannot be changed, only kept or dropped: it is dropped if anything in it must go.
         return part if value(redact, part.get("item")) == part.get("item") else None
     found = {name: item if name in _NAMES else value(redact, item) for name, item in part.items()}
-    if isinstance(part.get("data"), bytes) and str(part.get("media_type", "")).startswith(_TEXTS):
-        found["data"] = text(redact, part["data"].decode("utf-8", "replace")).encode()
+    if isinstance(part.get("data"), bytes):
+        found["data"] = _body(redact, part["data"])
     return found
+
+
+def _body(redact: Redact, data: bytes) -> bytes:
+    """A file that reads as text is text, whatever it is called."""
+    try:
+        shown = data.decode()
+    except UnicodeDecodeError:
+        return data
+    return data if "\0" in shown else text(redact, shown).encode()
 
 
 def _result(redact: Redact, result: Any) -> Any:
@@ -107,12 +116,19 @@ def _result(redact: Redact, result: Any) -> Any:
 
 def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
     """Arguments stay JSON: their texts are redacted one by one, and written anew only if one of them changed."""
+    repeated: list[str] = []
+
+    def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return dict(pairs)
+
     try:
-        given = json.loads(call.arguments)
+        given = json.loads(call.arguments, object_pairs_hook=fields)
     except ValueError:
         return replace(call, arguments=text(redact, call.arguments))
     found = value(redact, given)
-    if found == given:
+    # A name that comes twice hides what it said first: only what was looked at is kept.
+    if found == given and not repeated:
         return call
     return replace(call, arguments=json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 

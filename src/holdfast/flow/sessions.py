@@ -7,6 +7,7 @@ ends it ends all its lines in the same commit, so no message can slip in behind 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -57,7 +58,6 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokenizer: str | None = None
     idle_timeout: float | None = None
-    memory: str | None = None
 
 
 def streams_of(id: str, thread: str) -> tuple[str, str]:
@@ -128,8 +128,10 @@ def _checked(ports: Ports, given: Given) -> Given:
     if given.model is not None:
         check_id(given.model, "model", limit=256)
     timeout = given.idle_timeout
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
-        raise InvalidValue(f"idle_timeout must be seconds, more than 0, not {timeout!r}.")
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9
+    ):
+        raise InvalidValue(f"idle_timeout must be seconds, more than 0 and finite, not {timeout!r}.")
     if given.metadata is not None and not isinstance(given.metadata, dict):
         raise InvalidValue("metadata must be a mapping of plain data.")
     if ports.redact is None:
@@ -149,9 +151,8 @@ def _changes(
     wanted = {name: value for name in SESSION_TEXTS if (value := getattr(given, name)) is not None}
     texts = session_texts(ports, acting, stream, known, tuple(wanted))
     different = {name: value for name, value in wanted.items() if texts.get(name) != value}
-    for name in ("model", "memory"):
-        if getattr(given, name) not in (None, getattr(known, name)):
-            different[name] = getattr(given, name)
+    if given.model not in (None, known.model):
+        different["model"] = given.model
     tokenizer = _tokenizer(ports, given)
     if tokenizer not in (None, known.tokenizer):
         different["tokenizer"] = tokenizer
@@ -163,11 +164,9 @@ def _changes(
 
 
 def _tokenizer(ports: Ports, given: Given) -> str | None:
-    """The tokenizer that a session's messages are counted with from now on."""
+    """The tokenizer that was asked for; without one, it follows from the model whenever something is counted."""
     assert ports.models is not None
-    if given.tokenizer is not None:
-        return ports.models.tokenizer(given.tokenizer).name
-    return None if given.model is None else ports.models.info(given.model).tokenizer
+    return None if given.tokenizer is None else ports.models.tokenizer(given.tokenizer).name
 
 
 def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports) -> Draft:
@@ -178,7 +177,6 @@ def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports
         tokenizer=_tokenizer(ports, given),
         tools=name,
         idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
-        memory=given.memory,
         texts=tuple(texts),
         artifacts=() if name is None else (name,),
     )
@@ -309,16 +307,22 @@ def sessions(
         raise InvalidValue(f"status must be one of {', '.join(STATUSES)}, not {status!r}.")
     if user is not None:
         check_id(user, "user")
+    if title is not None and not isinstance(title, str):
+        raise InvalidValue(f"title must be text to look for, not {title!r}.")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
     found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
+    return islice(_ordered(found, order), limit)
+
+
+def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
     if order == "cost":
-        found = iter(sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id)))
+        yield from sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id))
     elif order == "title":
-        found = iter(sorted(found, key=lambda one: ((one.title or "").casefold(), one.id)))
-    for number, info in enumerate(found):
-        if limit is not None and number >= limit:
-            return
-        yield info
+        yield from sorted(found, key=lambda one: ((one.title or "").casefold(), one.id))
+    else:
+        yield from found
 
 
 def _listed(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:

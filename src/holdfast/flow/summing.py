@@ -12,6 +12,7 @@ from itertools import groupby, islice, takewhile
 
 import msgspec
 
+from holdfast.core.conversation import SUMMARY_PREFIX
 from holdfast.core.counting import Framing, framing_of, message_tokens
 from holdfast.core.pairing import repaired, rounds
 from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
@@ -31,7 +32,7 @@ from holdfast.records.rows import Row, Span
 
 CountMessage = Callable[[Message], int]
 
-PREFIX = "Summary of previous context: "
+PREFIX = SUMMARY_PREFIX
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,8 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = 
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     state = current(ports, acting, stream)
     line = line_of(ports, acting, stream)
+    if line.ended and line.fresh:
+        return None  # What comes next begins anew.
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
     known = list(islice(standing(ports, acting, stream), None if whole else 1))
@@ -230,6 +233,8 @@ def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
 
 def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
     """The messages that a summary stands for, exactly as they were said."""
+    if not isinstance(summary, str):
+        raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
     for segment in segments(stream, line_of(ports, acting, stream)):
         span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)

@@ -76,7 +76,7 @@ def register_model(
     provider: str = "other",
 ) -> ModelInfo:
     """Make models known in this process whose names begin so; takes the place of what was known under this prefix."""
-    plain = _plain(prefix)
+    plain = _plain(prefix) if isinstance(prefix, str) else ""
     if not plain:
         raise InvalidValue("A model's name, or its beginning, must not be empty.")
     if reply_reserve is None and type(window) is int:

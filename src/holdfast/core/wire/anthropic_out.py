@@ -18,6 +18,7 @@ from holdfast.records.messages import Message, Part
 
 Block = dict[str, Any]
 
+NOTHING_SAID = "[Nothing was said.]"
 NOT_SHOWN = "[Earlier messages are not shown.]"
 LABELS = {"system": "System message", "developer": "Developer message"}
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -68,6 +69,9 @@ def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> tuple
             turns.append(_Turn(role))
         turns[-1].add(message, blocks)
     out = [turn.wire() for turn in turns]
+    if not out and messages and ids == "unique":
+        # Only blanks were said, or instructions, and a request without a message is refused.
+        out.append({"role": "user", "content": NOTHING_SAID})
     if out and out[0]["role"] == "assistant" and ids == "unique":
         out.insert(0, {"role": "user", "content": NOT_SHOWN})
     if out and ids == "unique":

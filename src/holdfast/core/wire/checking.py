@@ -13,7 +13,9 @@ from holdfast.core.wire.order import kept_for
 from holdfast.core.wire.parts import is_parts
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult
+from holdfast.records.usage import Usage
 
+MOST_TOKENS = 2**53
 PART_TYPES = frozenset({"text", "image", "file", "reasoning", "refusal", "call", "other"})
 EMPTY = (
     "The message is empty: no text, no parts, no calls and no results. "
@@ -48,7 +50,7 @@ def settled(message: Message, notes: Notes) -> Message | None:
 def checked(message: Message) -> Message:
     """A `Message` of the caller's own making. Records do not check their fields, so this does."""
     notes = Notes(strict=True)
-    if message.role not in ROLES:
+    if not isinstance(message.role, str) or message.role not in ROLES:
         raise InvalidMessage(f"{message.role!r} is not a role. Use one of {', '.join(sorted(ROLES))}.")
     _check_content(message, notes)
     _check_belonging(message)
@@ -57,12 +59,28 @@ def checked(message: Message) -> Message:
     for result in message.tool_results:
         if not isinstance(result, ToolCallResult):
             raise InvalidMessage(f"tool_results holds a {type(result).__name__}. Use ToolCallResult.")
+        _check_text(result.tool_call_id, "tool_call_id", notes)
+        _check_text(result.provider_id, "provider_id", notes)
+    _check_usage(message.usage)
+    if message.metadata is not None and not isinstance(message.metadata, dict):
+        raise InvalidMessage(f"metadata is a {type(message.metadata).__name__}. Use a mapping of plain data.")
     for name in ("name", "provider", "model", "provider_id"):
         _check_text(getattr(message, name), name, notes)
     for text in _texts(list(_data(message))):
         clean_text(text, notes)
     settled(message, notes)
     return message
+
+
+def _check_usage(usage: Any) -> None:
+    """Counts add up over a session, so a wrong one would spoil the sum."""
+    if usage is None:
+        return
+    counts = [getattr(usage, name, None) for name in ("input", "cached_input", "cache_write", "output", "reasoning")]
+    counts.append(getattr(usage, "cost", None) or 0)
+    whole = all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
+    if not isinstance(usage, Usage) or not whole:
+        raise InvalidMessage(f"usage is {usage!r:.80}. Use holdfast.Usage with whole numbers of 0 or more.")
 
 
 def _check_content(message: Message, notes: Notes) -> None:
@@ -86,8 +104,21 @@ def _check_part(part: Any, message: Message) -> None:
         index = part.get("call")
         if not isinstance(index, int) or not 0 <= index < len(message.tool_calls):
             raise InvalidMessage(f"A part names call {index!r}, but there are {len(message.tool_calls)} calls, from 0.")
+    elif kind in ("reasoning", "other") and not isinstance(part.get("item"), dict):
+        raise InvalidMessage(f"A part of type {kind} has no item. Give the provider's own item, a mapping.")
+    elif not all(_is_extras(part.get(name)) for name in ("openai", "responses", "anthropic")):
+        raise InvalidMessage(f"A part of type {kind} has extras that are no mapping. Leave them out.")
+    elif kind == "text" and ({"artifact", "whole"} & part.keys() or not isinstance(part.get("text"), str)):
+        raise InvalidMessage("A part of type text has its text, and no artifact. Use a file for what is stored apart.")
     elif not is_parts([part]):
         raise InvalidMessage(f"A part of type {kind} lacks what it is about. It has only {', '.join(sorted(part))}.")
+
+
+def _is_extras(extras: Any) -> bool:
+    """Whether a provider's own fields beside a part have the shape that reading gives them."""
+    return extras is None or (
+        isinstance(extras, dict) and all(isinstance(extras.get(name), dict | None) for name in ("image_url", "file"))
+    )
 
 
 def _check_belonging(message: Message) -> None:
@@ -107,6 +138,8 @@ def _check_call(call: Any, notes: Notes) -> None:
     if not isinstance(call.name, str) or not call.name.strip():
         raise InvalidMessage("A tool call has no name. Give the name of the tool.")
     clean_text(call.name, notes)
+    _check_text(call.provider_id, "provider_id", notes)
+    _check_text(call.id, "id", notes)
     if not isinstance(call.arguments, str) or not is_json(call.arguments):
         raise InvalidMessage(f"The arguments of {call.name} are not JSON text: {call.arguments!r:.80}.")
     clean_text(call.arguments, notes)

@@ -15,6 +15,7 @@ from holdfast.core.wire.parts import address_of, bytes_of, encoded, file_id_of, 
 from holdfast.records.messages import Message, Part
 
 _NOT_IN_A_NAME = re.compile(r"[\s<|\\/>]+")
+_SENT = frozenset({"audio"})
 _LONGEST_NAME = 64
 
 
@@ -30,7 +31,7 @@ def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> lis
         out["refusal"] = refused
     if message.tool_calls:
         out["tool_calls"] = [_call(message, index, at, wire) for at in range(len(message.tool_calls))]
-    out |= kept_for(message, "openai", "message")
+    out |= _extras(message, exact)
     says = out["content"] or message.tool_calls or refused or out.get("audio")
     # An empty text is an answer that was given; nothing at all is a message for another provider.
     return [out] if says or isinstance(message.content, str) else []
@@ -112,8 +113,14 @@ def _results(message: Message, index: int, wire: WireIds, exact: bool) -> list[d
         }
         if message.name:
             told["name"] = message.name
-        out.append(told | kept_for(message, "openai", "message"))
+        out.append(told | _extras(message, exact))
     return out
+
+
+def _extras(message: Message, exact: bool) -> dict[str, Any]:
+    """What stood beside the known fields: all of it for export, and what a request may hold for sending."""
+    kept = kept_for(message, "openai", "message")
+    return kept if exact else {name: value for name, value in kept.items() if name in _SENT}
 
 
 def _field_refusals(message: Message) -> list[Part]:
