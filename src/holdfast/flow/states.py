@@ -34,8 +34,8 @@ class StateCache:
     def after_fork(self) -> None:
         """Locks that another thread of the parent may have held."""
         self._mutex = threading.Lock()
-        # A fixed number of locks: streams that share one only wait a little longer.
-        self._stripes = [threading.Lock() for _ in range(STRIPES)]
+        # At most so many locks, made when they are first needed: streams that share one wait for each other.
+        self._stripes: dict[int, threading.Lock] = {}
 
     def get(self, tenant: str, stream: str) -> StreamState | None:
         """A state that may be out of date, or None."""
@@ -103,5 +103,5 @@ class StateCache:
         """Decide about these streams alone; always taken in the same order, so never in a circle."""
         with ExitStack() as stack:
             for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
-                stack.enter_context(self._stripes[stripe])
+                stack.enter_context(self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()))
             yield
