@@ -16,7 +16,7 @@ from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_session import Session
 from holdfast.connect import Beside, connect
-from holdfast.flow import handing, owning, sessions
+from holdfast.flow import handing, listing, owning, sessions
 from holdfast.ports import Acting, Clock, Ids, Memory, Ports, Summarizer, Tokenizer
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
@@ -139,7 +139,7 @@ class Holdfast:
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
         """Sessions, most recently active first, or by cost or title: of a user, with words in their title."""
-        return sessions.sessions(
+        return listing.sessions(
             self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
         )
 

@@ -19,7 +19,7 @@ from holdfast.cli.tree import words
 from holdfast.client import Holdfast
 from holdfast.client_session import Session
 from holdfast.errors import InvalidValue, SessionNotFound
-from holdfast.flow.sessions import ORDERS, STATUSES
+from holdfast.flow.listing import ORDERS, STATUSES
 from holdfast.records.events.envelope import ERASED, Erased
 from holdfast.records.lines import SessionInfo
 from holdfast.records.scope import MAIN_THREAD, Scope

@@ -6,8 +6,7 @@ ends it ends all its lines in the same commit, so no message can slip in behind 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,16 +35,12 @@ from holdfast.records.events.conversations import (
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id, ulid_text
-from holdfast.records.lines import SessionInfo, SessionState
+from holdfast.records.lines import SessionState
 from holdfast.records.messages import ToolDef
-from holdfast.records.rows import SessionQuery, SessionRow
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.usage import Usage
 
 States = Mapping[str, StreamState]
-PAGE = 100
-ORDERS = ("activity", "cost", "title")
-STATUSES = ("open", "closing", "ended", "closed")
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,71 +280,6 @@ def _ending(
 def closed_draft(known: SessionState, *, reset: bool) -> Draft:
     """The last word about a session's end."""
     return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
-
-
-# lists
-
-
-def sessions(
-    ports: Ports,
-    acting: Acting,
-    *,
-    user: str | None = None,
-    title: str | None = None,
-    status: str | None = None,
-    order: str = "activity",
-    limit: int | None = None,
-) -> Iterator[SessionInfo]:
-    """Sessions, most recently active first, or by cost or title; `title` keeps those whose title holds it."""
-    if order not in ORDERS:
-        raise InvalidValue(f"order must be one of {', '.join(ORDERS)}, not {order!r}.")
-    if status is not None and status not in STATUSES:
-        raise InvalidValue(f"status must be one of {', '.join(STATUSES)}, not {status!r}.")
-    if user is not None:
-        check_id(user, "user")
-    if title is not None and not isinstance(title, str):
-        raise InvalidValue(f"title must be text to look for, not {title!r}.")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
-    page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
-    found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
-    return islice(_ordered(found, order), limit)
-
-
-def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
-    if order == "cost":
-        yield from sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id))
-    elif order == "title":
-        yield from sorted(found, key=lambda one: ((one.title or "").casefold(), one.id))
-    else:
-        yield from found
-
-
-def _listed(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
-    while page := ports.journal.sessions(acting.tenant, query):
-        for row in page:
-            info = _info(ports, acting, row)
-            if title is None or title.casefold() in (info.title or "").casefold():
-                yield info
-        query = msgspec.structs.replace(query, before=page[-1].place)
-
-
-def _info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
-    title = None
-    if row.title_version is not None:
-        title = field(event_at(ports, acting, row.stream, row.title_version), "title") or None
-    return SessionInfo(
-        id=str(parse_scope(row.stream).get("session")),
-        status=row.status,
-        title=title,
-        model=row.model,
-        user=row.user,
-        opened_at=row.opened_at,
-        active_at=row.active_at,
-        messages=row.messages,
-        threads=row.threads,
-        usage=row.usage,
-    )
 
 
 def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
