@@ -34,6 +34,12 @@ def test_the_usual_estimate_is_above_every_family_on_every_kind_of_text() -> Non
     assert low == {}
 
 
+def test_a_run_that_stands_in_dense_text_is_counted_as_one() -> None:
+    text = "踕氏晩篂撖瞟跅捣砱" * 20 + "a" * 400
+    run = tokenizer("estimate").count(text) - tokenizer("estimate").count(text.rstrip("a"))
+    assert run >= 400 / 2, "as much as where it stands alone"
+
+
 def test_it_is_above_them_on_mixtures_too() -> None:
     """Among the generated there are strings nobody writes; over a few of them together it holds."""
     ours = tokenizer("estimate")

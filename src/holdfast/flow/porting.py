@@ -43,8 +43,10 @@ def read(format: str, given: Any) -> Reading:
 
 
 def _lines(given: Any) -> list[str | bytes]:
-    if isinstance(given, str | bytes):
-        return given.split("\n") if isinstance(given, str) else given.split(b"\n")  # type: ignore[return-value]
+    if isinstance(given, str):
+        return [*given.split("\n")]
+    if isinstance(given, bytes):
+        return [*given.split(b"\n")]
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         raise InvalidMessage(f"JSON lines are text or a list of lines, not {type(given).__name__}.")
     lines = list(given)

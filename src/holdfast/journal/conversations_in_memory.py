@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.tables import OF_LINES, OF_SESSIONS, TABLES, kind_of
 from holdfast.journal.rows_in_memory import MemoryTables
-from holdfast.records.rows import Row, SessionRow, Span
+from holdfast.records.rows import Row, SessionQuery, SessionRow, Span
 from holdfast.records.usage import Usage
 
 
@@ -63,6 +63,18 @@ def sessions(
             usage=_usage([thread for _, thread in lines]),
             place=(newest, line),
         )
+
+
+def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
+    """Those that are asked for, the most recently active first."""
+    found = [
+        row
+        for row in every
+        if row.place < query.before
+        and (query.user is None or row.user == user)
+        and (query.status is None or row.status == query.status)
+    ]
+    return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
 
 
 def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:

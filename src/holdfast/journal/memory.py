@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from holdfast.core.codec import decode_facts
 from holdfast.core.place import head_after, new_head, place
 from holdfast.core.project import project
 from holdfast.core.states import assemble
-from holdfast.core.tables import PROJECTIONS, TABLES, check_lookup
+from holdfast.core.tables import PROJECTIONS, check_lookup
 from holdfast.errors import Closed, NotFound, Refused, Unsupported
 from holdfast.journal import conversations_in_memory as in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
@@ -188,15 +188,8 @@ class MemoryJournal:
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
         check_lookup(table, column)
-        first = TABLES[table].key[0]
         with self._open():
-            found = [
-                (stream, row)
-                for owner, stream, row in self._tables.all(table)
-                if owner == tenant and cast(bytes, row[first]) > after and (column is None or row[column] == value)
-            ]
-        found.sort(key=lambda item: [cast(bytes, item[1][name]) for name in TABLES[table].key])
-        return found[:limit]
+            return self._tables.found(tenant, table, column, value, after)[:limit]
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self._open():
@@ -210,15 +203,8 @@ class MemoryJournal:
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self._open():
             known = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
-            openers = {row.stream: row for row in in_memory.sessions(self._tables, tenant, self._opener, self._number)}
-            found = [
-                row
-                for row in openers.values()
-                if row.place < query.before
-                and (query.user is None or row.user == known)
-                and (query.status is None or row.status == query.status)
-            ]
-        return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
+            every = in_memory.sessions(self._tables, tenant, self._opener, self._number)
+            return in_memory.listed(every, query, known)
 
     def _opener(self, tenant: str, stream: str, version: int) -> int | None:
         return self._events[self._streams[tenant, stream][version - 1] - 1].user

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.shadow import added
 from holdfast.core.tables import PROJECTIONS, TABLES, Table
 from holdfast.errors import Refused
-from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Row, Update
+from holdfast.records.rows import Bump, Change, Drop, Found, Put, Replace, Row, Update, Value
 
 Key = tuple[Any, ...]
 Kept = tuple[str, Row]
@@ -68,6 +68,16 @@ class MemoryTables:
         found = ((key[0], stream, key[1:], row) for key, (stream, row) in self._rows[table].items())
         for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
             yield tenant, stream, row
+
+    def found(self, tenant: str, table: str, column: str | None, value: Value, after: bytes) -> list[Found]:
+        """Rows of one tenant by a column, in order of key after its first."""
+        key = TABLES[table].key
+        found = [
+            (stream, row)
+            for owner, stream, row in self.all(table)
+            if owner == tenant and cast(bytes, row[key[0]]) > after and (column is None or row[column] == value)
+        ]
+        return sorted(found, key=lambda item: [cast(bytes, item[1][name]) for name in key])
 
     def _key(self, table: Table, tenant: str, stream: str, key: Key) -> Key:
         return (tenant, *key, stream) if table.per_stream else (tenant, *key)

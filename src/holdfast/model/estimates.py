@@ -26,8 +26,6 @@ _LARGEST = 10.0
 _PER_DIGIT = 2 / 3
 _PER_BYTE_NOT_ASCII = 0.45
 _RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
-_PLAIN_CHARACTERS = 5.5
-"""Per token, in text of words, at the most. Where there are more, runs were merged; looking for them is slow."""
 
 
 class Estimate:
@@ -46,8 +44,8 @@ class Estimate:
         found = self._factor * least + _PER_DIGIT * sum(map(text.count, "0123456789"))
         if not text.isascii():
             found += _PER_BYTE_NOT_ASCII * (len(text.encode()) - len(text))
-        if len(text) > _PLAIN_CHARACTERS * least:
-            found += sum(map(_run, _RUN.finditer(text)))
+        # Looked for in every text: dense words around a run hide it from any average.
+        found += sum(map(_run, _RUN.finditer(text)))
         return math.ceil(found)
 
 
