@@ -3,7 +3,8 @@
     HoldfastError
     ├── Refused             fix the call; nothing was written
     │   ├── InvalidValue        a value that cannot be stored (also a ValueError)
-    │   │   └── InvalidMessage      something that is not a message
+    │   │   ├── InvalidMessage      something that is not a message
+    │   │   └── ValueMismatch       what is stored does not fit the type asked for
     │   ├── ToolPairingError    a result that answers no open call
     │   ├── BudgetTooSmall      not even the least fits; `required` says what would
     │   ├── RedactionFailed     the redaction hook raised, or gave no text
@@ -11,7 +12,9 @@
     │   ├── TooLarge            over one of the size limits
     │   ├── NotFound            no such stream, event, artifact or file
     │   │   ├── SessionNotFound     no such session or thread
-    │   │   └── MessageNotFound     no such message in this conversation
+    │   │   ├── MessageNotFound     no such message in this conversation
+    │   │   ├── EntryNotFound       this key has no value
+    │   │   └── EffectNotFound      no such effect waits
     │   ├── StreamClosed        the stream was ended for good
     │   ├── NotAJournal         the path holds something else
     │   ├── NewerSchema         written by a later release
@@ -51,7 +54,9 @@
     ├── Unsupported         this backend does not declare the capability
     ├── Corrupt             stop, run `holdfast verify`
     ├── Waiting             the work stopped to wait for an answer; `question` names it
-    └── EffectFailed        a model or tool failed; the failure is journaled too
+    └── EffectFailed        a model, tool or sink failed; the failure is journaled too
+        ├── EffectRefused       a sink will never take this effect
+        ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
         └── SummaryFailed       the summarizer failed or said nothing; nothing was changed
 
 The docstring of an error is its default message and says what to do. No driver
@@ -80,6 +85,10 @@ class InvalidValue(Refused, ValueError):
 
 class InvalidMessage(InvalidValue):
     """This is not a message. Pass text, a mapping with role and content, a Message, or a provider's response."""
+
+
+class ValueMismatch(InvalidValue):
+    """What is stored does not fit the type that was asked for. Read it as plain data, or register an upcaster."""
 
 
 class ToolPairingError(Refused):
@@ -116,6 +125,14 @@ class SessionNotFound(NotFound):
 
 class MessageNotFound(NotFound):
     """There is no such message in this conversation. It was retracted, or the id belongs elsewhere."""
+
+
+class EntryNotFound(NotFound):
+    """This key has no value, or its time is over. Check the key and the scope, or use read, which gives None."""
+
+
+class EffectNotFound(NotFound):
+    """No such effect waits. It was settled already, or the id is wrong."""
 
 
 class StreamClosed(Refused):
@@ -309,7 +326,19 @@ class Waiting(HoldfastError):
 
 
 class EffectFailed(HoldfastError):
-    """A model or tool failed. The failure is in the journal; see its event for details."""
+    """A model, tool or sink failed. The failure is in the journal; see its event for details."""
+
+
+class EffectRefused(EffectFailed):
+    """A sink will never take this effect, so it is not tried again. Correct the cause and revive it, or discard it."""
+
+
+class RetryLater(EffectFailed):
+    """A sink cannot take this effect now. It is tried again, not before `retry_after` seconds if that is given."""
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class SummaryFailed(EffectFailed):

@@ -14,7 +14,10 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.core.searchable import Hit, TextSearch
 from holdfast.records.batches import Appended, Artifact, Batch, Head
+from holdfast.records.effects import DeclaredEffect
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
 from holdfast.records.events.envelope import Draft, Event, Sealed, Source, StoredEvent, Trust
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
@@ -83,6 +86,47 @@ class Journal(Protocol):
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         """Streams of open sessions that have been quiet for as long as their timeouts say, in order of name."""
+
+    def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
+        """The event that holds a key's value, also if its time is over; None if the key has none or it was erased."""
+
+    def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
+        """The same for a page of live entries, in order of key by code points."""
+
+    def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
+        """The events below a version that wrote or deleted a key, newest first."""
+
+    def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
+        """The events that made edges, whose streams are the scopes that they begin in."""
+
+    def search(self, tenant: str, search: TextSearch) -> list[Hit]:
+        """Messages and entries that hold some of the words, best first; nothing that no longer stands."""
+
+    def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
+        """The same for events that were found by other means, without scores."""
+
+    def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
+        """Messages and entries of a stream that have no vector of this embedder yet, oldest first."""
+
+    def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Vectors that were kept under these digests of their texts."""
+
+    def keep_vectors(
+        self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
+    ) -> None:
+        """Keep (seq, digest, vector) for events of a stream. A cache: it is never told to others, and may be lost."""
+
+    def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
+        """(seq, vector) of a stream, after one event, in order."""
+
+    def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
+        """Forget the vectors of events that no longer stand for anything."""
+
+    def lanes(self, tenant: str) -> list[tuple[str, str]]:
+        """(sink, stream) of every lane that has effects which are not settled."""
+
+    def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
+        """Rows of effects of one lane, in the order in which they were declared."""
 
     def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
         """Names of streams that have live frames, in order, after one name; the cost follows the live frames."""
@@ -217,6 +261,52 @@ class Observers(Protocol):
     def add(self, tenant: str, pattern: str, callback: Callable[[Event], object]) -> Callable[[], None]: ...
 
 
+class Transients(Protocol):
+    """Entries that lie over what is stored, of this process alone, until they are cleared."""
+
+    def get(self, place: tuple[str, str], key: str, now: int) -> Stored | None: ...
+
+    def at(self, place: tuple[str, str], key: str) -> Stored | None: ...
+
+    def put(self, place: tuple[str, str], key: str, entry: Stored, before: Stored | None) -> bool: ...
+
+    def drop(self, place: tuple[str, str], key: str) -> bool: ...
+
+    def clear(self, place: tuple[str, str]) -> int: ...
+
+    def over(self, place: tuple[str, str], now: int) -> Iterable[tuple[str, Stored]]: ...
+
+
+class Sink(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that takes effects. A `patient` one waits for others to be done and is not given up for that."""
+
+    deliver: Callable[[DeclaredEffect], Any]
+    when_dead: str = "stop"
+    patient: bool = False
+
+
+class Sinks(Protocol):
+    """The sinks and the middleware of one client; a tenant's own, or with None everybody's."""
+
+    def add(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]: ...
+
+    def find(self, tenant: str, name: str) -> Sink | None: ...
+
+    def add_middleware(self, tenant: str | None, function: Callable[[Any], Any]) -> Callable[[], None]: ...
+
+    def middleware(self, tenant: str) -> Sequence[Callable[[Any], Any]]: ...
+
+
+class VectorCache(Protocol):
+    """Vectors of streams in memory, as (seqs, vectors). Bounded, and a hint: what is not there is read."""
+
+    def get(self, place: tuple[str, str, str]) -> tuple[list[int], list[bytes]]: ...
+
+    def put(self, place: tuple[str, str, str], seqs: list[int], vectors: list[bytes]) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class Tokenizer(Protocol):
     """Counts the tokens of a text; `exact` says whether it is the model's own or an upper estimate."""
 
@@ -236,6 +326,62 @@ class Summarizer(Protocol):
     def name(self) -> str: ...
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
+
+
+class Embedder(Protocol):
+    """Texts as vectors of one length; `name` is stored with every vector and changes when the vectors would."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
+        """For each text `dimensions` numbers of one byte: the unit vector times 127."""
+
+
+class Store(Protocol):
+    """Scoped entries in one technology. It keeps bytes that were made above it and compares versions; rules are above.
+
+    Scopes are canonical texts and keys were checked, so every backend gives the same verdict on both.
+    """
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this backend offers beyond reading and writing: see `records.entries.CAPABILITIES`."""
+
+    def get(self, scope: str, key: str) -> Stored | None:
+        """The entry, also if its time is over; None if there is none."""
+
+    def put(
+        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+    ) -> int | None:
+        """Write an entry and give its new version. With `expected` only in place of that one (0: of none), else None.
+
+        `once` is an idempotency key, for stores that take them.
+        """
+
+    def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
+        """Remove an entry; False if there was none, None if it is not at the expected version."""
+
+    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+        """Live entries in order of key by Unicode code points; the cost follows the answer."""
+
+    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+        """Live entries of this scope alone that match, in any order; none where neither text nor vectors are offered."""
+
+    def link(self, edge: Edge) -> None:
+        """An edge, new or in place of the same one with other data."""
+
+    def unlink(self, edge: Edge) -> bool:
+        """An edge goes, whatever its data; False if there was none."""
+
+    def edges(self, query: EdgeQuery) -> list[Edge]:
+        """Edges at some keys."""
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
 
 
 class Models(Protocol):
@@ -283,6 +429,9 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     redact: Callable[[str], str] | None = None
     memory: Memory | None = None
     summarizer: Summarizer | None = None
+    embedder: Embedder | None = None
+    transients: Transients | None = None
+    vectors: VectorCache | None = None
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):

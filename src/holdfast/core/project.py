@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.core.project_lines import LINE_RULES
+from holdfast.core.project_state import STATE_RULES
 from holdfast.records.events import calls, frames
 from holdfast.records.frames import Limits
 from holdfast.records.ids import hex_bytes, ulid_bytes
@@ -26,7 +27,7 @@ class Place(NamedTuple):
 
 def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
     """The row changes of one event, in the order in which they must be applied."""
-    line = LINE_RULES.get(type_name)
+    line = LINE_RULES.get(type_name) or STATE_RULES.get(type_name)
     if line is not None:
         changes = line(facts, version, at)
     else:

@@ -186,6 +186,19 @@ SUMMARIES = Table(
     per_stream=True,
 )
 
+STATE = Table("state", ("key",), ("version", "expires_at", "lifetime"), per_stream=True)
+
+STATE_HISTORY = Table("state_history", ("key", "version"), (), per_stream=True)
+
+EDGES = Table("edges", ("source", "kind", "target_scope", "target"), ("version",), per_stream=True)
+
+EFFECTS = Table(
+    "effects",
+    ("effect_id",),
+    ("sink", "kind", "status", "version", "attempts", "retry_at", "settled"),
+    found_by=("sink",),
+)
+
 # Parents before children: the order in which rows can be inserted.
 PROJECTIONS: tuple[Table, ...] = (
     FRAMES,
@@ -204,6 +217,10 @@ PROJECTIONS: tuple[Table, ...] = (
     MESSAGE_CALLS,
     MESSAGE_COUNTS,
     SUMMARIES,
+    STATE,
+    STATE_HISTORY,
+    EDGES,
+    EFFECTS,
 )
 
 OF_SESSIONS: tuple[str, ...] = ("sessions", "session_threads", "session_handovers")

@@ -103,12 +103,13 @@ _TYPES = (
     _type("summary.made", "inbox", conversations.SummaryMade, conversations.SummaryContent, minted="summary"),
     _type("tokens.counted", "inbox", conversations.TokensCounted),
     # state, graph, effects
-    _type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="revision expires_at"),
-    _type("state.deleted", "inbox", state.StateDeleted, minted="revision"),
-    _type("state.linked", "inbox", state.StateLinked, state.ValueContent),
-    _type("state.unlinked", "inbox", state.StateUnlinked),
+    _type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="expires_at effect"),
+    _type("state.deleted", "inbox", state.StateDeleted, minted="effect"),
+    _type("state.linked", "inbox", state.StateLinked, state.ValueContent, minted="effect"),
+    _type("state.unlinked", "inbox", state.StateUnlinked, minted="effect"),
+    _type("operator.ran", "inbox", state.OperatorRan, state.OutputContent, minted="effects suppressed"),
     _type("effect.declared", "inbox", state.EffectDeclared, state.EffectContent, minted="effect"),
-    _type("effect.settled", "inbox", state.EffectSettled, calls.CallContent, minted="retry_at"),
+    _type("effect.settled", "inbox", state.EffectSettled, state.SettledContent, minted="retry_at"),
     _type("effect.revived", "inbox", state.EffectRevived),
     # workers and supervision
     _type("worker.reported", "inbox", work.WorkerReported, work.ReportContent),

@@ -27,6 +27,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     handover_attempts: int = 10
     """How often an ended conversation is offered to memory before it is given up. `HOLDFAST_HANDOVER_ATTEMPTS`"""
 
+    index_text: int = 1
+    """Whether messages and entries can be found by their words; 0 appends without indexing. `HOLDFAST_INDEX_TEXT`"""
+
+    transient_entries: int = 10_000
+    """Transient entries that one client keeps, at most. `HOLDFAST_TRANSIENT_ENTRIES`"""
+
+    cached_vectors: int = 400_000
+    """Vectors kept in memory for searching; 0 reads them anew for each search. `HOLDFAST_CACHED_VECTORS`"""
+
+    effect_attempts: int = 10
+    """How often a sink is tried before an effect is dead. `HOLDFAST_EFFECT_ATTEMPTS`"""
+
     nesting: int = 64
     """Levels of lists and objects inside one another. `HOLDFAST_NESTING`"""
 

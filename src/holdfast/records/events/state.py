@@ -8,44 +8,46 @@ from holdfast.records.events.envelope import Content, Facts
 
 
 class StateWritten(Facts, frozen=True):
-    """A key has a new value. The key itself is never personal; the value is content."""
+    """A key has a new value; the event's version is the entry's. Keys are never personal; the value is content.
+
+    `effect` names the declared effect that asked for it.
+    """
 
     key: str
-    revision: int
     tier: str | None = None
     lifetime: str | None = None
     content_kind: str | None = None
     salience: float | None = None
     expires_at: int | None = None
     reducer: str | None = None
-    tokens: int | None = None
-    trust: str | None = None
     value_schema: str | None = None
+    effect: str | None = None
 
 
 class ValueContent(Content, frozen=True):
-    """A value as JSON."""
+    """A value as JSON; `given` is what a reducer was given to make it."""
 
     value: Any = None
-    metadata: dict[str, Any] | None = None
+    given: Any = None
 
 
 class StateDeleted(Facts, frozen=True):
-    """A key has no value any more; `cause` is a call, expiry or the end of its lifetime."""
+    """A key has no value any more; `cause` is a call or the end of its lifetime."""
 
     key: str
-    revision: int
     cause: str = "call"
+    effect: str | None = None
 
 
 class StateLinked(Facts, frozen=True):
-    """An edge between two entries."""
+    """An edge between two keys, which may be in different scopes."""
 
     source: str
     kind: str
     target: str
-    target_scope: str | None = None
+    target_scope: str
     weight: float | None = None
+    effect: str | None = None
 
 
 class StateUnlinked(Facts, frozen=True):
@@ -54,31 +56,46 @@ class StateUnlinked(Facts, frozen=True):
     source: str
     kind: str
     target: str
-    target_scope: str | None = None
+    target_scope: str
+    effect: str | None = None
+
+
+class OperatorRan(Facts, frozen=True):
+    """An operator gave its output and declared these effects, in order; what they change is in the same append."""
+
+    operator: str
+    effects: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """What each of them is."""
+    suppressed: tuple[str, ...] = ()
+    """Those that middleware took out."""
+
+
+class OutputContent(Content, frozen=True):
+    """What an operator gave, as data."""
+
+    output: Any = None
 
 
 class EffectDeclared(Facts, frozen=True):
-    """An operator or a frame wants something changed outside."""
+    """Something is to be changed outside, by a sink: in order with others of its stream and sink, once by its id."""
 
     effect: str
     kind: str
     sink: str
-    frame: str | None = None
     operator: str | None = None
     needs_approval: bool = False
 
 
 class EffectContent(Content, frozen=True):
-    """The effect itself, as data."""
+    """The effect itself, as data, and who declared it: what a sink does for them is theirs."""
 
-    scope: str | None = None
-    key: str | None = None
-    value: Any = None
     payload: Any = None
+    user: str | None = None
 
 
 class EffectSettled(Facts, frozen=True):
-    """applied, skipped, failed, deferred or dead, after this many attempts."""
+    """What came of an attempt: applied, skipped, failed (to be tried again at `retry_at`), deferred or dead."""
 
     effect: str
     sink: str
@@ -87,8 +104,16 @@ class EffectSettled(Facts, frozen=True):
     retry_at: int | None = None
 
 
+class SettledContent(Content, frozen=True):
+    """What a sink answered, or why it failed."""
+
+    answer: Any = None
+    reason: str | None = None
+
+
 class EffectRevived(Facts, frozen=True):
-    """A dead effect is to be tried again."""
+    """An effect that was dead, deferred or waiting for approval is to be tried now."""
 
     effect: str
     sink: str
+    approved: bool = False

@@ -1,0 +1,181 @@
+"""The rules of entries: keys, options, expiry and reducers. The same verdict for every backend, before it is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.records.entries import DIRECTIONS, LIFETIMES, REDUCERS, TIERS
+from holdfast.records.ids import check_id
+from holdfast.records.scope import Scope
+
+MAX_KEY_CHARS: Final = 512
+MAX_KEY_BYTES: Final = 1_024
+MAX_PAGE: Final = 10_000
+MAX_DEPTH: Final = 64
+LONGEST_TTL: Final = 100 * 366 * 24 * 3600
+_LARGEST: Final = sys.float_info.max
+APPLIED: Final = 16
+"""How many effects an entry remembers."""
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+"""No value at all, which null is."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How an entry is kept. `ttl` is in seconds and begins anew with every write."""
+
+    tier: str | None = None
+    lifetime: str | None = None
+    content_kind: str | None = None
+    salience: float | None = None
+    ttl: float | None = None
+
+
+def check_entry_key(value: object) -> str:
+    """The key of an entry: printable Unicode in NFC form, so that no two keys look the same."""
+    key = check_id(value, "key", limit=MAX_KEY_CHARS)
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise InvalidValue(f"key has more than {MAX_KEY_BYTES:,} bytes. Use a shorter one.")
+    return key
+
+
+def check_options(options: Options, scope: Scope) -> Options:
+    """Options that mean something; refuses others by name."""
+    if options.tier is not None:
+        _one_of("tier", options.tier, TIERS)
+    if options.lifetime is not None:
+        _one_of("lifetime", options.lifetime, LIFETIMES)
+    if options.lifetime == "session" and scope.get("session") is None:
+        raise InvalidValue(f"lifetime='session' ends with a session, and {scope} is in none. Use 'durable', or a ttl.")
+    if options.content_kind is not None:
+        check_id(options.content_kind, "content_kind", limit=64)
+    salience = options.salience
+    if salience is not None:
+        check_number("salience", salience)
+        if not 0 <= salience <= 1:
+            raise InvalidValue(f"salience must be between 0 and 1, not {shown(salience)}.")
+    if options.ttl is not None:
+        check_number("ttl", options.ttl)
+        if not 0.001 <= options.ttl <= LONGEST_TTL:
+            raise InvalidValue(
+                f"ttl must be between a millisecond and 100 years, in seconds, not {shown(options.ttl)}."
+            )
+    return options
+
+
+def check_number(name: str, value: object) -> float:
+    """A finite number."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
+        return float(value)
+    raise InvalidValue(f"{name} must be a number, not {shown(value)}.")
+
+
+def check_limit(name: str, value: object, most: int = MAX_PAGE) -> int:
+    """How many, at least one."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InvalidValue(f"{name} must be a whole number between 1 and {most:,}, not {shown(value)}.")
+    return value
+
+
+def check_prefix(value: object) -> str:
+    """What keys begin with; empty for all."""
+    return "" if value == "" else check_entry_key(value)
+
+
+def check_expected(value: object) -> int | None:
+    """A version, 0 for no entry, or None for whatever is there."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
+        raise InvalidValue(f"expected_version must be a version, or 0 for a new key, not {shown(value)}.")
+    return value
+
+
+def check_reducer(value: object) -> str:
+    """The name of a reducer."""
+    return _one_of("reducer", value, REDUCERS)
+
+
+def check_direction(value: object) -> str:
+    """Which way edges are followed."""
+    return _one_of("direction", value, DIRECTIONS)
+
+
+def check_kinds(value: object) -> tuple[str, ...]:
+    """Kinds of edges; None for every kind."""
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidValue("kinds must be a list of kinds of edges, or None for every kind.")
+    return tuple(check_id(kind, "kind") for kind in value)
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidValue(f"{name} must be one of {', '.join(allowed)}, not {shown(value)}.")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value that was refused, as the beginning of what Python writes for it."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        return f"a very large {type(value).__name__}"  # Thousands of digits, which Python does not write.
+
+
+def expiry(options: Options, now: int) -> int | None:
+    """When an entry's time is over, counted from this write."""
+    return None if options.ttl is None else now + max(1, round(options.ttl * 1000))
+
+
+def reduced(reducer: str, key: str, current: Any, given: Any) -> Any:
+    """What a key holds after a write. `append` adds one item, `merge` goes into objects, `sum` adds numbers."""
+    if reducer == "overwrite":
+        return given
+    if reducer == "append":
+        items = [] if current is MISSING else _of_type(reducer, key, current, list, "a list")
+        return [*items, given]
+    if reducer == "merge":
+        known = {} if current is MISSING else _of_type(reducer, key, current, dict, "an object")
+        return _merged(known, _of_type(reducer, None, given, dict, "an object"))
+    total = 0 if current is MISSING else _number(key, current)
+    return total + _number(None, given)
+
+
+def _merged(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    found = dict(known)
+    for name, value in given.items():
+        before = found.get(name)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        found[name] = _merged(before, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def _number(key: str | None, value: Any) -> int | float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _wrong("sum", key, value, "a number")
+    return value
+
+
+def _of_type(reducer: str, key: str | None, value: Any, kind: type, words: str) -> Any:
+    if not isinstance(value, kind):
+        raise _wrong(reducer, key, value, words)
+    return value
+
+
+def _wrong(reducer: str, key: str | None, value: Any, words: str) -> InvalidValue:
+    what = "The given value" if key is None else f"{key!r}"
+    return InvalidValue(
+        f"The reducer {reducer} needs {words}, and {what} is {type(value).__name__}. "
+        "Nothing was written; overwrite it, or use another reducer."
+    )

@@ -1,0 +1,234 @@
+"""Which words of a text are looked for, and which are worth looking for.
+
+A text on its way into the index and a question on its way to it are taken apart by the same code, so
+whatever was written is found by writing it again, also in languages without spaces. What comes out is letters
+and digits only: no question can be anything else to the index than words.
+
+English function words are about half of a text and say nothing about it, so they are not indexed at all: the
+index is a third smaller. Written in capitals (IT, US) they are names, and kept.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+MOST_TERMS = 64
+LONGEST_QUERY = 10_000
+LONGEST_WORD = 64
+"""What runs on longer is data. Its beginning finds it again."""
+BEFORE = 200
+"""Characters of the message before, which a short message needs to be understood."""
+STEM = 5
+SLACK = 20
+"""Characters within which a snippet is cut between words, if there is a gap."""
+OWN_CONTEXT = 400
+"""A message of more characters says by itself what it is about."""
+
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_LETTERS = re.compile(f"[{UNSPACED}]+")
+_RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_WORD = re.compile(r"[^\W_]+")
+_FOREIGN = re.compile(f"[^\\x00-\\x7f{UNSPACED}]")
+_MARKED = re.compile("[\u0590-\u1cff]")
+"""Scripts whose vowels and tones are marks of their own; elsewhere accents alone are."""
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+_TYPESET = {"\u2019": "'", "\u2018": "'", "\u2014": " ", "\u2013": " ", "\u201c": " ", "\u201d": " ", "\u2026": " "}
+"""Signs that models write all the time. Without them, most texts are plain."""
+_NEGATED = re.compile(r"\b(?:[Cc]a|[Ww]o|[Ss]ha|[Aa]i)n't\b|[nN]'[tT]\b")
+_ENDINGS = re.compile(r"'(?:[sSdDmM]|[lL]{2}|[rRvV][eE])\b")
+_PLUSES = re.compile(r"(?<![^\W_])([A-Za-z])\+\+")
+_SHARP = re.compile(r"(?<![^\W_])([A-Za-z])#(?![\w#])")
+
+
+def _listed(text: str) -> frozenset[str]:
+    """Words as they stand in a sentence and at its beginning. In capitals they are something else."""
+    return frozenset(form for word in text.split() for form in (word, word.capitalize()))
+
+
+_FUNCTION_WORDS = _listed(
+    """
+    a an the and or but nor of to in on at by for from with as into onto upon than then if so
+    is are was were be been being am do does did doing have has had having
+    i me my mine we us our ours you your yours he him his she her hers it its they them their theirs
+    this that these those there here
+    """
+)
+_ASKING = _FUNCTION_WORDS | _listed(
+    """
+    what which who whom whose when where why how whether
+    can could may might must shall should will would
+    any some all each every both such not no yes also too very just only really quite ever much many
+    about because while during again done myself yourself himself herself itself ourselves themselves
+    please tell told say says said mention mentioned remember remind recall know give given
+    """
+)
+_BEFORE_A_MONTH = _listed("in since until till last next early late mid this by before after through from of during")
+
+
+def folded(text: str) -> str:
+    """A text without accents and other marks, and with one spelling of each letter. Case is kept."""
+    if text.isascii():
+        return text
+    for sign, plain in _TYPESET.items():
+        text = text.replace(sign, plain)
+    if text.isascii():
+        return text
+    text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    if _MARKED.search(text):
+        text = "".join(letter for letter in text if unicodedata.category(letter)[0] != "M")
+    return unicodedata.normalize("NFC", text)
+
+
+def spaced(text: str) -> str:
+    """A text in which letters of languages without spaces stand alone, so that each is a word to the index."""
+    return text if text.isascii() else _LETTERS.sub(lambda run: f" {' '.join(run[0])} ", text)
+
+
+def indexed(text: str) -> str:
+    """What the index is given of a text: its words without function words, or all if it has no others."""
+    said = _written(text)
+    kept = [word for word in said if word not in _FUNCTION_WORDS] or said
+    return spaced(" ".join(kept).lower())
+
+
+def terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
+    """The words of a question that are worth looking for, in its order, each once.
+
+    Function words and words of asking are left out, and so are `names` of people who speak: they are in everything
+    that is said to them. If nothing else remains, the names are taken, and if there are none, all words.
+    """
+    said = _written(query[:LONGEST_QUERY])
+    shouted = query.isupper()
+    content = [word for at, word in enumerate(said) if not _asks(word.capitalize() if shouted else word, at, said)]
+    people = set(_written(" ".join(names).lower()))
+    others = [word for word in content if word.lower() not in people]
+    found = dict.fromkeys(term for word in others or content or said for term in _pieces(word.lower()))
+    return tuple(found)[:MOST_TERMS]
+
+
+def named(query: str, names: Iterable[str]) -> frozenset[str]:
+    """Which of these people a question names, with all the words of the name."""
+    said = set(_written(query[:LONGEST_QUERY].lower()))
+    return frozenset(name for name in names if (words := _written(name.lower())) and said.issuperset(words))
+
+
+def context(text: str, previous: str) -> str:
+    """The end of the message before, if this one is too short to say by itself what it is about."""
+    if len(text) > OWN_CONTEXT or not previous:
+        return ""
+    if len(previous) <= BEFORE:
+        return previous
+    return previous[-BEFORE:].partition(" ")[2] or previous[-BEFORE:]
+
+
+def _written(text: str) -> list[str]:
+    """The words of a text as they are written, without what grammar adds behind an apostrophe."""
+    text = folded(text)
+    if "'" in text:
+        text = _ENDINGS.sub(" ", _NEGATED.sub(" ", text))
+    if "++" in text:
+        text = _PLUSES.sub(r"\1plusplus", text)
+    if "#" in text:
+        text = _SHARP.sub(r"\1sharp", text)
+    said = _WORD.findall(text)
+    if said and max(map(len, said)) > LONGEST_WORD:
+        said = [word if _UNSPACED.search(word) else word[:LONGEST_WORD] for word in said]
+    return said
+
+
+def _asks(word: str, at: int, said: list[str]) -> bool:
+    """Whether a word of a question is one of asking. May is a month beside a number or after `in`."""
+    if word not in _ASKING:
+        return False
+    if word.lower() != "may":
+        return True
+    beside = said[max(0, at - 1) : at] + said[at + 1 : at + 2]
+    after = at > 0 and (word == "May" or said[at - 1] in _BEFORE_A_MONTH)
+    return not (after or any(neighbour[0].isdigit() for neighbour in beside))
+
+
+def _pieces(word: str) -> Iterator[str]:
+    """A word as terms: pairs of neighbouring letters where a language has no spaces."""
+    for run in [word] if word.isascii() else _RUNS.findall(word):
+        if len(run) > 1 and _UNSPACED.match(run):
+            yield from (run[at : at + 2] for at in range(len(run) - 1))
+        else:
+            yield run
+
+
+def text_of(value: Any, limit: int) -> str:
+    """What can be looked for in a value: strings, numbers and names of fields, in order, up to `limit` characters."""
+    lines: list[str] = []
+    room = limit
+    todo = [("", value)]
+    while todo and room > 0:
+        name, item = todo.pop()
+        if isinstance(item, dict):
+            parts = [(str(key), part) for key, part in item.items()]
+        elif isinstance(item, list | tuple):
+            parts = [("", part) for part in item]
+        else:
+            parts = []
+        line = f"{name}: {shown}" if name and (shown := _shown(item)) else name or _shown(item)
+        if line:
+            lines.append(line[:room])
+            room -= len(line) + 1
+        todo.extend(reversed(parts))
+    return "\n".join(lines)
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, str):
+        return item
+    is_number = isinstance(item, int | float) and not isinstance(item, bool)
+    return repr(item) if is_number and abs(item) < 1e30 else ""
+
+
+def snippet(text: str, terms: Collection[str], width: int = 160) -> str:
+    """The part of a text that has most of the terms, at most `width` characters of it, with … where it was cut."""
+    if len(text) <= width:
+        return text.strip()
+    start, end = _densest(_places(text, terms), width)
+    start = max(0, min(start - (width - (end - start)) // 2, len(text) - width))
+    end = start + width
+    if start > 0:
+        start = next((at for at in range(start, start + SLACK) if text[at - 1].isspace()), start)
+    if end < len(text):
+        end = next((at for at in range(end, end - SLACK, -1) if text[at].isspace()), end)
+    return ("…" if start > 0 else "") + text[start:end].strip() + ("…" if end < len(text) else "")
+
+
+def _places(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]:
+    """Where words begin like terms, which is as near to their stems as it needs to be here."""
+    patterns = [_beginning(term) for term in terms if term]
+    if not patterns:
+        return []
+    # One letter for one letter, so that places in the one are places in the other.
+    alike = _FOREIGN.sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
+    return [(*found.span(), found[0]) for found in re.finditer("|".join(patterns), alike)]
+
+
+def _beginning(term: str) -> str:
+    """A pattern for words that begin like a term; a number or a very short word must be the whole."""
+    if _UNSPACED.match(term):
+        return re.escape(term)
+    whole = not term.isalpha() or len(term) < 3
+    return rf"(?<![^\W_]){re.escape(term)}(?![^\W_])" if whole else rf"(?<![^\W_]){re.escape(term[:STEM])}"
+
+
+def _densest(places: list[tuple[int, int, str]], width: int) -> tuple[int, int]:
+    """From where to where most different terms stand within a width; of equals the first."""
+    best, span, first = 0, (0, 0), 0
+    for last, (_, end, _) in enumerate(places):
+        while end - places[first][0] > width and first < last:
+            first += 1
+        different = len({term for _, _, term in places[first : last + 1]})
+        if different > best:
+            best, span = different, (places[first][0], min(end, places[first][0] + width))
+    return span

@@ -1,0 +1,121 @@
+"""Whatever may embed texts, as one kind of thing: weights on disk, an endpoint, a function, an object.
+
+    wordllama                 the weights in the wheel of that name, of 256 dimensions; needs holdfast[vectors]
+    a folder                  a static model or a BERT such as MiniLM, as sentence-transformers saves it
+    https://host/v1#model     an endpoint that speaks OpenAI's wire
+    a function or an object   `embed(texts)`, with a name: a list of numbers, or a packed vector, for each text
+
+What `embedder` gives answers with checked vectors or raises holdfast's own errors. `similarities` compares them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.values import words
+from holdfast.errors import InvalidValue
+from holdfast.model.calling import LONGEST_NAME
+from holdfast.model.embedding import CheckedEmbedder, checked_dimensions
+from holdfast.model.embedding_endpoint import EndpointEmbedder
+from holdfast.model.embedding_folder import need_packages, plan_of, wordllama_plan
+from holdfast.model.embedding_weights import WeightsEmbedder
+from holdfast.vectors import similarities
+
+__all__ = ["EndpointEmbedder", "embedder", "similarities"]
+
+WORDLLAMA = "wordllama"
+_WAYS = (
+    f"Give {WORDLLAMA!r}, the path of a model's folder, an address such as https://host/v1#model, "
+    "a function from texts to lists of numbers, or an object with `name` and `embed(texts)`."
+)
+_shared: weakref.WeakValueDictionary[object, WeightsEmbedder] = weakref.WeakValueDictionary()
+"""Weights are large: whoever names the same files shares them. A race only loads them twice."""
+
+
+def embedder(given: object) -> CheckedEmbedder | None:
+    """The embedder that is meant; None is none. The same weights are the same object while somebody uses it."""
+    if given is None or isinstance(given, CheckedEmbedder):
+        return given
+    if isinstance(given, str):
+        return _named(given)
+    if isinstance(given, os.PathLike):
+        return _folder(given)
+    return _own(given)
+
+
+def _named(given: str) -> CheckedEmbedder:
+    if given == WORDLLAMA:
+        return _shared.get(WORDLLAMA) or _shared.setdefault(WORDLLAMA, WeightsEmbedder(wordllama_plan()))
+    if given.lower().startswith(("https://", "http://")):
+        return EndpointEmbedder(given)
+    looks_like_path = os.sep in given or (os.altsep is not None and os.altsep in given)
+    if looks_like_path or (given and "\0" not in given and Path(given).is_dir()):
+        return _folder(given)
+    raise InvalidValue(f"There is no embedder {given!r:.80}. {_WAYS}")
+
+
+def _folder(given: str | os.PathLike[Any]) -> WeightsEmbedder:
+    try:
+        folder = Path(os.fsdecode(given)).expanduser().resolve()
+        if "\0" in str(folder):
+            raise ValueError
+    except (OSError, RuntimeError, TypeError, ValueError):
+        raise InvalidValue(f"This path cannot be one of a folder. {_WAYS}") from None
+    need_packages()
+    plan = plan_of(folder)
+    seen = plan.weights.stat(), plan.tokenizer.stat()
+    key = (plan.weights, *((one.st_mtime_ns, one.st_size) for one in seen), repr(plan))
+    return _shared.get(key) or _shared.setdefault(key, WeightsEmbedder(plan))
+
+
+class _OwnEmbedder(CheckedEmbedder):
+    """A caller's own function or object, so wrapped that it gives vectors or fails by its name."""
+
+    def __init__(self, name: str, function: Callable[..., Any], dimensions: int | None) -> None:
+        super().__init__(name, dimensions)
+        self._function = function
+        self._tells = _takes_query(function)
+
+    def _numbers(self, texts: list[str], *, query: bool) -> Any:
+        answer = self._function(texts, query=query) if self._tells else self._function(texts)
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise self._failed("it must be awaited, and vectors are made by plain functions")
+        return answer
+
+
+def _own(given: Any) -> _OwnEmbedder:
+    try:
+        function = getattr(given, "embed", None)
+        name = getattr(given, "name", None) or getattr(given, "__name__", None)
+        dimensions = getattr(given, "dimensions", None)
+    except Exception as error:
+        raise InvalidValue(f"{type(given).__name__} cannot embed: {words(error)[:300]}. {_WAYS}") from error
+    if not callable(function):
+        function = given
+    if not callable(function) or isinstance(given, type) or _is_async(function):
+        raise InvalidValue(f"{type(given).__name__} is not an embedder, or must be awaited. {_WAYS}")
+    if not isinstance(name, str) or name == "<lambda>" or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InvalidValue(
+            "An embedder needs a name, since its vectors are stored under it: give a function with a name of its own "
+            "(not a lambda), or set its `name`. Change the name when it begins to give other vectors."
+        )
+    return _OwnEmbedder(name, function, checked_dimensions(dimensions))
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _takes_query(function: Callable[..., Any]) -> bool:
+    try:
+        named = inspect.signature(function).parameters.get("query")
+    except (TypeError, ValueError):  # some builtins do not say
+        return False
+    return named is not None and named.kind in (named.KEYWORD_ONLY, named.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,214 @@
+"""Embeddings by an endpoint that speaks OpenAI's wire: `POST <address>/embeddings`.
+
+Waits are bounded, answers are limited in size, redirects are not followed, and the key is in the
+request's header and nowhere else: not in a name, not in an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from holdfast.ambient import SystemClock
+from holdfast.errors import InvalidValue
+from holdfast.model.embedding import CheckedEmbedder, checked_dimensions
+from holdfast.ports import Clock
+
+KEY_VARIABLE = "HOLDFAST_EMBEDDINGS_API_KEY"
+TEXTS_AT_ONCE = 128
+CHARACTERS_AT_ONCE = 200_000
+"""Of one request, which endpoints limit in tokens as well."""
+MOST_BYTES = 64_000_000
+MOST_ATTEMPTS, LONGEST_WAIT = 4, 20.0
+ATTEMPTS_FOR_QUERY, LONGEST_WAIT_FOR_QUERY = 2, 2.0
+"""Somebody waits for a search, and text alone is a better answer than none."""
+FIRST_WAIT = 0.5
+
+
+class _Item(msgspec.Struct):
+    embedding: list[float]
+    index: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item]
+
+
+class _Busy(Exception):
+    """The endpoint may answer the same request later."""
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class EndpointEmbedder(CheckedEmbedder):
+    """A model behind an address such as `https://host/v1`; the model may also be named as `https://host/v1#model`.
+
+    The key is `api_key`, or the environment's HOLDFAST_EMBEDDINGS_API_KEY, or none. `dimensions` asks the model
+    for vectors of that length; leave it out to take what comes. `timeout` is in seconds, for one request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        dimensions: int | None = None,
+        timeout: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        address = _checked_address(url)
+        chosen = model or address.fragment
+        if not chosen or not chosen.isprintable() or len(chosen) > 200:
+            raise InvalidValue("Say which model the endpoint shall use: model=…, or after a # in its address.")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
+            raise InvalidValue(f"timeout must be seconds, more than 0 and at most 3600, not {timeout!r:.40}.")
+        self._key = _checked_key(api_key if api_key is not None else os.environ.get(KEY_VARIABLE))
+        self._address, self._model, self._timeout = address, chosen, float(timeout)
+        self._asked_for = checked_dimensions(dimensions)
+        self._clock: Clock = clock or SystemClock()
+        length = f":{dimensions}" if dimensions else ""
+        super().__init__(f"{address.netloc}{_path(address)}#{chosen}{length}", dimensions)
+
+    def _numbers(self, texts: list[str], *, query: bool) -> list[list[float]]:
+        numbers: list[list[float]] = []
+        while len(numbers) < len(texts):
+            numbers += self._batch(_next_batch(texts, len(numbers)), query)
+        return numbers
+
+    def _batch(self, texts: list[str], query: bool) -> list[list[float]]:
+        request: dict[str, Any] = {"model": self._model, "input": texts}
+        if self._asked_for is not None:
+            request["dimensions"] = self._asked_for
+        body = msgspec.json.encode(request)
+        attempts = ATTEMPTS_FOR_QUERY if query else MOST_ATTEMPTS
+        longest = LONGEST_WAIT_FOR_QUERY if query else LONGEST_WAIT
+        for attempt in range(1, attempts + 1):
+            try:
+                return self._read(self._post(body), len(texts))
+            except _Busy as error:
+                if attempt == attempts:
+                    raise self._failed(f"{error}, {attempt} times") from None
+                wait = FIRST_WAIT * 2 ** (attempt - 1) if error.wait is None else error.wait
+                self._clock.sleep(min(wait, longest))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read(self, raw: bytes, count: int) -> list[list[float]]:
+        try:
+            items = msgspec.json.decode(raw, type=_Answer).data
+        except (msgspec.DecodeError, ValueError):
+            raise self._failed("it did not answer with embeddings as JSON") from None
+        places = [item.index for item in items]
+        if len(items) != count or (places != [None] * count and sorted(p or 0 for p in places) != list(range(count))):
+            raise self._failed(f"it gave {len(items):,} vectors for {count:,} texts, or in no known order")
+        return [item.embedding for item in sorted(items, key=lambda item: item.index or 0)]
+
+    def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        kind = http.client.HTTPSConnection if self._address.scheme == "https" else http.client.HTTPConnection
+        assert self._address.hostname is not None
+        with contextlib.closing(kind(self._address.hostname, self._address.port, timeout=self._timeout)) as connection:
+            try:
+                connection.request("POST", _path(self._address), body, headers)
+                response = connection.getresponse()
+                answer = self._whole(response)
+            except TimeoutError:
+                # Not asked again at once: somebody waits for the search that this is a part of.
+                raise self._failed(f"it did not answer within {self._timeout:g} seconds") from None
+            except (OSError, http.client.HTTPException) as error:
+                raise _Busy(f"it could not be reached ({type(error).__name__})") from None
+        if response.status == 200:
+            return answer
+        raise self._refusal(response.status, response.getheader("Retry-After"), answer)
+
+    def _whole(self, response: http.client.HTTPResponse) -> bytes:
+        """The answer, as long as it neither drips for ever nor fills the memory."""
+        end, pieces, size = self._clock.monotonic() + self._timeout, [], 0
+        while piece := response.read1(1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise self._failed(f"its answer is longer than {MOST_BYTES:,} bytes")
+            if self._clock.monotonic() > end:
+                raise TimeoutError
+        if response.length:
+            raise http.client.IncompleteRead(b"")
+        return b"".join(pieces)
+
+    def _refusal(self, status: int, retry_after: str | None, answer: bytes) -> Exception:
+        if status in (408, 425, 429) or status >= 500:
+            wait = float(retry_after) if retry_after and re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after.strip()) else None
+            return _Busy(f"it answered {status}", wait)
+        if status in (401, 403):
+            return InvalidValue(
+                f"The embedder {self.name} was refused with {status}: its key is missing, wrong or not meant for this "
+                f"model. Give api_key=…, or set {KEY_VARIABLE}."
+            )
+        if 300 <= status < 400:
+            return InvalidValue(
+                f"The embedder {self.name} was answered with {status}, a redirect, which is not followed, since the "
+                "key would go along. Give the address that it leads to."
+            )
+        return InvalidValue(
+            f"The embedder {self.name} was refused with {status}{self._said(answer)}. Check its address and model."
+        )
+
+    def _said(self, answer: bytes) -> str:
+        """What the endpoint says about it, without the key if it should repeat that."""
+        try:
+            error = msgspec.json.decode(answer)["error"]
+            said = error["message"] if isinstance(error, dict) else error
+        except (msgspec.DecodeError, ValueError, KeyError, TypeError, IndexError):
+            return ""
+        if not isinstance(said, str):
+            return ""
+        shown = said.replace(self._key, "…") if self._key else said
+        return ": " + "".join(letter if letter.isprintable() else " " for letter in shown[:200]).rstrip(". ")
+
+
+def _next_batch(texts: list[str], start: int) -> list[str]:
+    size = 0
+    for end in range(start, min(len(texts), start + TEXTS_AT_ONCE)):
+        size += len(texts[end])
+        if size > CHARACTERS_AT_ONCE and end > start:
+            return texts[start:end]
+    return texts[start : start + TEXTS_AT_ONCE]
+
+
+def _checked_address(url: object) -> SplitResult:
+    wrong = "An endpoint's address looks like https://host/v1 or http://host:port/v1#model"
+    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidValue(f"{wrong}, in plain characters without spaces.")
+    try:
+        address = urlsplit(url)
+        port, host = address.port, address.hostname
+    except ValueError:
+        raise InvalidValue(f"{wrong}. This one has no host, or no number as its port.") from None
+    if address.username is not None or address.password is not None or address.query:
+        raise InvalidValue(f"{wrong}: no names, keys or ? in it. Give the key as api_key=…, or set {KEY_VARIABLE}.")
+    if address.scheme not in {"http", "https"} or not host or port == 0:
+        raise InvalidValue(f"{wrong}. This one has no host, or is of another kind.")
+    return address
+
+
+def _path(address: SplitResult) -> str:
+    path = address.path.rstrip("/")
+    return path if path.endswith("/embeddings") else f"{path}/embeddings"
+
+
+def _checked_key(key: str | None) -> str:
+    if key is None or key == "":
+        return ""
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:
+        raise InvalidValue("The endpoint's key must be one line of plain characters, without spaces around it.")
+    return key

@@ -1,0 +1,140 @@
+"""Vectors as bytes: each is a unit vector scaled by 127, one signed byte for each dimension.
+
+Numbers that come from elsewhere are checked while they are packed. numpy does the work where it is
+installed and is imported on first use; without it plain Python gives the same bytes, only slower.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from operator import mul
+from typing import Any
+
+from holdfast.errors import InvalidValue
+
+SCALE = 127
+MOST_DIMENSIONS = 16_384
+_ROWS_AT_ONCE = 8_192
+"""Rows that are widened to floats at a time: they stay in the processor's cache, and memory stays small."""
+
+
+class NotVectors(ValueError):
+    """What an embedder gave is not one vector of finite numbers for each text."""
+
+
+def packed(rows: Any, count: int, dimensions: int | None) -> list[bytes]:
+    """Rows of numbers as vectors, if they are `count` of one length; None takes the length of the first.
+
+    A row of zeros stays zero: it is like nothing. Rows of bytes are taken for packed vectors.
+    """
+    if isinstance(rows, str | bytes | dict) or not hasattr(rows, "__len__"):
+        raise NotVectors(f"it gave {type(rows).__name__}, not a list of vectors")
+    if len(rows) != count:
+        raise NotVectors(f"it gave {len(rows):,} vectors for {count:,} texts")
+    if not count:
+        return []
+    if isinstance(rows, list | tuple):
+        rows = [memoryview(row).cast("b").tolist() if isinstance(row, bytes) else row for row in rows]
+    numpy = numpy_or_none()
+    return _pack_plainly(rows, dimensions) if numpy is None else _pack(numpy, rows, dimensions)
+
+
+def _pack(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
+    try:
+        matrix = numpy.asarray(rows)
+    except (TypeError, ValueError, OverflowError):
+        raise NotVectors("its vectors are not lists of numbers of one length") from None
+    if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
+        raise NotVectors("its vectors are not lists of numbers of one length")
+    _check_length(matrix.shape[1], dimensions)
+    matrix = matrix.astype(numpy.float64)
+    if not numpy.isfinite(matrix).all():
+        raise NotVectors("a vector has a number that is not finite")
+    # By the largest first: squares of large numbers would not be finite, and those of tiny ones would vanish.
+    # A number too small for that is divided by 1, and the row is zero.
+    largest = numpy.abs(matrix).max(axis=1, keepdims=True)
+    matrix /= numpy.where(largest < _TINY, 1.0, largest)
+    length = numpy.sqrt(numpy.square(matrix).sum(axis=1, keepdims=True))
+    matrix *= SCALE / numpy.where(length < _TINY, 1.0, length)
+    return [row.tobytes() for row in numpy.rint(matrix).astype(numpy.int8)]
+
+
+_TINY = 1e-300
+
+
+def _pack_plainly(rows: Any, dimensions: int | None) -> list[bytes]:
+    vectors = []
+    for row in rows:
+        numbers = _numbers(row)
+        _check_length(len(numbers), dimensions)
+        dimensions = len(numbers)
+        largest = max(map(abs, numbers))
+        if largest >= _TINY:
+            numbers = [number / largest for number in numbers]
+        length = math.sqrt(sum(map(mul, numbers, numbers)))
+        factor = SCALE / length if length >= _TINY else SCALE
+        vectors.append(bytes(round(number * factor) & 0xFF for number in numbers))
+    return vectors
+
+
+def _numbers(row: Any) -> list[float]:
+    try:
+        given = list(row)
+        if any(isinstance(number, bool | str | bytes) for number in given):
+            raise TypeError
+        numbers = [float(number) for number in given]
+    except (TypeError, ValueError, OverflowError):
+        raise NotVectors("its vectors are not lists of numbers of one length") from None
+    if not all(map(math.isfinite, numbers)):
+        raise NotVectors("a vector has a number that is not finite")
+    return numbers
+
+
+def _check_length(length: int, dimensions: int | None) -> None:
+    if dimensions is not None and length != dimensions:
+        raise NotVectors(f"a vector has {length:,} numbers instead of {dimensions:,}")
+    if not 1 <= length <= MOST_DIMENSIONS:
+        raise NotVectors(f"a vector has {length:,} numbers, not 1 to {MOST_DIMENSIONS:,}")
+
+
+def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
+    """The cosine between one vector and each of others: 1 is the same direction, 0 has nothing in common."""
+    if not rows:
+        return []
+    if set(map(len, rows)) != {len(query)}:
+        raise InvalidValue(
+            f"Only vectors of one length can be compared, here {len(query):,}. Make them all with the same embedder."
+        )
+    numpy = numpy_or_none()
+    if numpy is None or not query:
+        return list(_cosines_plainly(query, rows))
+    wanted = numpy.frombuffer(query, numpy.int8).astype(numpy.float32)
+    found: list[float] = []
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        matrix = numpy.frombuffer(b"".join(some), numpy.int8).reshape(len(some), -1).astype(numpy.float32)
+        # Whole numbers below 2^24 in each sum, so floats are exact for up to 1,040 dimensions and near enough beyond.
+        lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix) * (wanted @ wanted))
+        found += ((matrix @ wanted) / numpy.where(lengths == 0, 1, lengths)).tolist()
+    return found
+
+
+def _cosines_plainly(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
+    wanted = memoryview(query).cast("b").tolist()
+    own = sum(map(mul, wanted, wanted))
+    for row in rows:
+        numbers = memoryview(row).cast("b").tolist()
+        lengths = math.sqrt(own * sum(map(mul, numbers, numbers)))
+        yield sum(map(mul, wanted, numbers)) / lengths if lengths else 0.0
+
+
+@cache
+def numpy_or_none() -> Any:
+    """numpy, if it is installed; it is not imported before something has to be computed."""
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None

@@ -1,0 +1,266 @@
+"""The text index: whatever is asked is words, in the places asked for and no others, and gone is gone."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.session_texts import text as of_1_kb
+from holdfast import fts
+from holdfast.core import words
+from holdfast.core.words import terms
+from holdfast.fts import Passage, TextIndex
+from tests.scale import seeded, volume
+
+KNOWN = ["refund", "gloss", "tulip", "near", "place", "text", "prev", "plumb"]
+HOSTILE = ['"', "AND", "OR", "NOT", "NEAR(", "*", "^", ":", "{", "}", "(", ")", "-", "+", ",", "\0", "\ud800", ";", "'"]
+ALPHABETS = [
+    *[(0x20, 0x7E), (0xC0, 0x17F), (0x391, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x620, 0x655), (0x904, 0x94D)],
+    *[(0xE01, 0xE4E), (0x3042, 0x30F6), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0xFF21, 0xFF3A)],
+]
+SCRIPTS = "".join(chr(letter) for first, last in ALPHABETS for letter in range(first, last))
+
+
+@pytest.fixture
+def index() -> Iterator[TextIndex]:
+    connection = apsw.Connection(":memory:")
+    made = TextIndex(connection, "said")
+    made.create()
+    yield made
+    connection.close(True)
+
+
+def rows(found: list[tuple[int, float]]) -> set[int]:
+    return {rowid for rowid, _ in found}
+
+
+def ask(index: TextIndex, query: str, places: list[str] | None = None, limit: int = 100) -> list[tuple[int, float]]:
+    return index.match(terms(query), places, limit)
+
+
+def check_questions_are_words(index: TextIndex, chance: random.Random, times: int) -> None:
+    """Each row is one word. A question finds the rows of its words, whatever stands between them."""
+    for _ in range(times):
+        pieces = chance.choices([*KNOWN, *HOSTILE, *HOSTILE], k=chance.randrange(12))
+        query = "".join(piece + chance.choice(["", " "]) for piece in pieces)
+        asked = terms(query)
+        expected = {number for number, word in enumerate(KNOWN) if word in asked}
+        assert rows(index.match(asked, None, 100)) == expected, query
+        assert rows(index.match(asked, ["s1"], 100)) == {number for number in expected if number % 2}
+        # A caller who forgets to take a question apart gets nothing worse than fewer answers.
+        written = {number for number, word in enumerate(KNOWN) if word in query.lower()}
+        assert rows(index.match([query, *query.split()], None, 100)) <= written
+
+
+def test_no_question_is_anything_but_words(index: TextIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = seeded("questions")
+    index.add(Passage(number, word, place=f"s{number % 2}") for number, word in enumerate(KNOWN))
+    check_questions_are_words(index, chance, volume(400, 30_000))
+    monkeypatch.setattr(fts, "_quoted", lambda term: term)
+    with pytest.raises((AssertionError, apsw.SQLError, UnicodeError)):
+        check_questions_are_words(index, chance, 400)
+
+
+@settings(deadline=None, max_examples=volume(100, 3_000))
+@given(st.text(st.characters()))
+def test_no_text_and_no_question_is_refused(text: str) -> None:
+    connection = apsw.Connection(":memory:")
+    index = TextIndex(connection, "said")
+    index.create()
+    index.add([Passage(1, text, text, text, "s1")])
+    ask(index, text)
+    index.match([text], ["s1"], 5)
+    assert index.rowids() == [1]
+    connection.close(True)
+
+
+def check_found_by_itself(index: TextIndex, seeds: range) -> None:
+    for chance in map(random.Random, seeds):
+        letters = [chance.choice(SCRIPTS) if chance.random() < 0.9 else " " for _ in range(chance.randrange(1, 40))]
+        text = "".join(letters)
+        index.add([Passage(1, text)])
+        for term in terms(text):
+            assert rows(index.match([term], None, 5)) == {1}, (text, term)
+
+
+def test_every_term_of_a_text_finds_it_in_any_script(index: TextIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_found_by_itself(index, range(volume(400, 20_000)))
+    monkeypatch.setattr(words, "_LETTERS", re.compile("(?!)"))
+    with pytest.raises(AssertionError):
+        check_found_by_itself(index, range(400))
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("My daughter’s allergies got worse", "is my daughter allergic?"),  # noqa: RUF001
+        ("We ran C++ and not C# there", "c++"),
+        ("The durable-execution engine of user_42", "durable execution"),
+        ("The durable-execution engine of user_42", "USER_42"),
+        ("Ich wohne in Köln", "koln"),
+        ("私は東京駅で会った", "東京駅はどこ"),
+        ("Hashing gave " + "0f" * 32, "0F" * 32),
+    ],
+)
+def test_a_text_is_found_by_other_forms_of_its_words(index: TextIndex, text: str, query: str) -> None:
+    index.add([Passage(1, text), Passage(2, "something else, 京, in C")])
+    assert rows(ask(index, query)) == {1}
+
+
+def test_words_of_one_stem_may_be_asked_for_together(index: TextIndex) -> None:
+    index.add([Passage(1, "she runs"), Passage(2, "a walk"), Passage(3, "a ride")])
+    assert rows(ask(index, "run runs running walked")) == {1, 2}
+
+
+def fill(index: TextIndex, chance: random.Random, count: int = 60) -> dict[int, str]:
+    """Rows of some words in six places and two groups; gives the place of each."""
+    places = {}
+    for number in range(count):
+        places[number] = f"s{chance.randrange(6)}"
+        said, before = (" ".join(chance.choices(KNOWN, k=chance.randrange(1, 9))) for _ in range(2))
+        date = chance.choice(["8 May 2023", "9 June 2023"])
+        index.add([Passage(number, said, before, date, f"{places[number]} g{number % 2}")])
+    return places
+
+
+def check_places(index: TextIndex, places: dict[int, str], chance: random.Random, times: int) -> None:
+    """Asking in some places is the same as asking everywhere and leaving out the others, also in its scores."""
+    for _ in range(times):
+        query = " ".join(chance.choices([*KNOWN, "8 May", "s1", "g1"], k=3))
+        everywhere = ask(index, query)
+        assert everywhere or set(terms(query)) <= {"s1", "g1"}
+        asked = [f"s{number}" for number in chance.sample(range(6), 2)]
+        assert ask(index, query, asked) == [hit for hit in everywhere if places[hit[0]] in asked]
+        assert ask(index, query, ["g1"]) == [hit for hit in everywhere if hit[0] % 2]
+        assert ask(index, query, []) == ask(index, query, ["s9"]) == []
+        assert ask(index, query, limit=3) == everywhere[:3]
+        assert everywhere == sorted(everywhere, key=lambda hit: (-hit[1], -hit[0]))
+        assert all(score > 0 for _, score in everywhere)
+
+
+def test_only_rows_of_the_places_asked_for_are_found(index: TextIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = seeded("places")
+    places = fill(index, chance)
+    check_places(index, places, chance, volume(60, 5_000))
+    monkeypatch.setattr(fts, "_place", lambda token: '"s1" OR place : "s2"' if token == "s1" else f'"{token}"')
+    with pytest.raises(AssertionError):
+        check_places(index, places, chance, 60)
+
+
+def test_a_name_of_a_place_or_a_table_is_never_anybodys_text(index: TextIndex) -> None:
+    for place in ('"', "s1 OR s2", "", "s*", "ä"):
+        with pytest.raises(AssertionError):
+            index.match(["refund"], [place], 5)
+    for table in ("a b", "x; DROP TABLE y", "", "Ä"):
+        with pytest.raises(AssertionError):
+            TextIndex(apsw.Connection(":memory:"), table)
+
+
+def test_what_another_table_holds_changes_no_score() -> None:
+    connection = apsw.Connection(":memory:")
+    mine, other = TextIndex(connection, "mine"), TextIndex(connection, "other")
+    mine.create()
+    fill(mine, random.Random(1))
+    before = [ask(mine, word) for word in KNOWN]
+    other.create()
+    fill(other, random.Random(2))
+    assert [ask(mine, word) for word in KNOWN] == before
+    # Within one table, more rows do change scores: this is what the tables are apart for.
+    other.add([Passage(number + 100, "gloss") for number in range(50)])
+    assert [ask(mine, word) for word in KNOWN] == before
+    assert ask(mine, "gloss") != ask(other, "gloss")
+    other.drop()
+    assert not other.exists()
+    assert [ask(mine, word) for word in KNOWN] == before
+    connection.close(True)
+
+
+def test_the_message_before_and_the_date_find_a_row_too(index: TextIndex) -> None:
+    index.add([Passage(1, "Yes, at noon.", prev="Is the plumber coming?", date="8 May 2023")])
+    index.add([Passage(2, "The plumber left.", date="9 June 2023")])
+    assert [rowid for rowid, _ in ask(index, "plumber")] == [2, 1]
+    assert [rowid for rowid, _ in ask(index, "What about the plumber in May?")] == [1, 2]
+
+
+def test_a_row_that_is_added_again_is_found_by_its_new_words_alone(index: TextIndex) -> None:
+    index.add([Passage(1, "refund"), Passage(2, "tulip")])
+    index.add([Passage(1, "gloss", place="s1")])
+    assert ask(index, "refund") == []
+    assert rows(ask(index, "gloss", ["s1"])) == {1}
+    assert index.rowids() == [1, 2]
+    index.remove([1, 7])
+    assert ask(index, "gloss") == []
+    assert index.rowids() == [2]
+
+
+def test_nothing_is_kept_of_a_transaction_that_is_undone(index: TextIndex) -> None:
+    index._connection.execute("BEGIN")
+    index.add([Passage(1, "refund")])
+    index._connection.execute("ROLLBACK")
+    assert ask(index, "refund") == []
+    assert index.sound()
+
+
+def check_erased(path: Path, chance: random.Random) -> None:
+    """Words of removed rows are in no byte of the file, whatever was merged before."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("secure_delete", 1)
+    index = TextIndex(connection, "said")
+    index.create()
+    secrets = ["".join(chance.choices("bcdfghjklmnpqrtvwxz", k=16)) for _ in range(chance.choice([1, 3, 60]))]
+    for number, secret in enumerate(secrets):
+        index.add([Passage(number, f"My word is {secret}.", place="s1")])
+    gone = chance.sample(range(len(secrets)), 1 + len(secrets) // 3)
+    index.remove(gone)
+    index.scrub()
+    assert rows(index.match(secrets, None, 100)) == set(range(len(secrets))) - set(gone)
+    assert index.sound()
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.close(True)
+    # The beginning may be shared with the word before it, and is not written then.
+    assert not [secrets[number] for number in gone if secrets[number][4:].encode() in path.read_bytes()]
+
+
+def test_what_was_removed_leaves_the_file_when_it_is_scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = seeded("erased")
+    for number in range(volume(12, 500)):
+        check_erased(tmp_path / f"{number}.db", chance)
+    monkeypatch.setattr(TextIndex, "scrub", lambda self: None)
+    with pytest.raises(AssertionError):
+        check_erased(tmp_path / "unscrubbed.db", random.Random(3))
+
+
+def test_a_damaged_index_says_so(index: TextIndex) -> None:
+    index.add(Passage(number, of_1_kb(number)) for number in range(20))
+    assert index.sound()
+    index._connection.execute("DELETE FROM said_data WHERE id = (SELECT max(id) FROM said_data)")
+    assert not index.sound()
+
+
+def kilobytes(path: Path, count: int) -> float:
+    """What an index of messages of 1 KB takes of a file for each, when every message is a commit."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", 0)
+    index = TextIndex(connection, "said")
+    index.create()
+    for number in range(count):
+        index.add([Passage(1 + 3 * number, of_1_kb(number), date="8 May 2023", place="s17")])
+    used = connection.pragma("page_count") - connection.pragma("freelist_count")
+    connection.close(True)
+    return float(used * 4.096 / count)
+
+
+def test_an_index_takes_less_than_half_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = volume(600, 5_000)
+    assert kilobytes(tmp_path / "index.db", count) < 0.48
+    monkeypatch.setattr(words, "_FUNCTION_WORDS", frozenset())
+    assert kilobytes(tmp_path / "with function words.db", count) > 0.48
