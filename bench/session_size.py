@@ -15,14 +15,15 @@ from bench.session_texts import text
 
 TURNS = 500
 BAR = 1_750_000
+INDEXED_BAR = 2_300_000
 MODEL = "gpt-5-mini"
 SYSTEM = "You are a careful travel agent. Answer in a few sentences and ask when something is unclear."
 
 
-def written(place: Path, turns: int) -> int:
+def written(place: Path, turns: int, *, indexed: bool = False) -> int:
     """Bytes of a session that was held in turns, each message appended when it was said."""
-    path = place / "size.db"
-    with holdfast.open(path, durability="fast") as hf:
+    path = place / ("indexed.db" if indexed else "size.db")
+    with holdfast.open(path, durability="fast", settings=holdfast.Settings(index_text=int(indexed))) as hf:
         session = hf.session("alice", system=SYSTEM, model=MODEL)
         for number in range(turns):
             session.append({"role": "user", "content": text(2 * number)})
@@ -36,7 +37,10 @@ def lines(place: Path, peers: PeerProcess | None, quick: bool) -> list[Line]:
     size = written(place, TURNS)
     beyond = (size - payload) / (2 * TURNS)
     note = f"{payload / 1e6:.2f} MB of text, {beyond:.0f} bytes a message beyond it; no text index"
-    found = [_line("holdfast", TURNS, size, note, bar=True)]
+    found = [
+        _line("holdfast", TURNS, size, note, bar=BAR),
+        _line("holdfast with its text index", TURNS, written(place, TURNS, indexed=True), "", bar=INDEXED_BAR),
+    ]
     if peers is None:
         return found
     turns = 40 if quick else TURNS
@@ -56,6 +60,6 @@ def written_anew(place: Path, turns: int) -> int:
     return written(own, turns)
 
 
-def _line(name: str, turns: int, size: int, note: str, *, bar: bool = False) -> Line:
+def _line(name: str, turns: int, size: int, note: str, *, bar: int | None = None) -> Line:
     what = f"size of {turns} turns: {name}"
-    return Line(what=what, value=size / 1e6, unit="MB", bar=at_most(BAR / 1e6) if bar else None, note=note)
+    return Line(what=what, value=size / 1e6, unit="MB", bar=at_most(bar / 1e6) if bar else None, note=note)

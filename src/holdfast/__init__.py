@@ -23,6 +23,7 @@ from holdfast.client import Holdfast, open
 from holdfast.client_frame import Frame
 from holdfast.client_pack import ContextPack
 from holdfast.client_session import Session
+from holdfast.client_state import State, StateReader, StateStore, open_store
 from holdfast.connect import restore
 from holdfast.errors import (
     ActorBusy,
@@ -38,6 +39,8 @@ from holdfast.errors import (
     Draining,
     DuplicateFrame,
     EffectFailed,
+    EffectNotFound,
+    EntryNotFound,
     FrameEnded,
     FrameNotFound,
     FrameSuspended,
@@ -76,13 +79,16 @@ from holdfast.errors import (
     ToolPairingError,
     Unavailable,
     Unsupported,
+    ValueMismatch,
     VersionConflict,
     Waiting,
 )
+from holdfast.core.value_types import register_type
 from holdfast.flow.porting import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
+from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import Limits
 from holdfast.records.lines import SessionInfo, Summary, SweptSessions
@@ -138,8 +144,12 @@ __all__ = [
     "DualWrite",
     "DuplicateFrame",
     "ERASED",
+    "Edge",
     "EffectFailed",
+    "EffectNotFound",
     "EndedConversation",
+    "Entry",
+    "EntryNotFound",
     "Erased",
     "Erasure",
     "Event",
@@ -178,18 +188,24 @@ __all__ = [
     "QuestionExpired",
     "QuestionInfo",
     "QuestionNotFound",
+    "Reached",
     "ReadOnly",
     "RecoverySummary",
     "RedactionFailed",
     "Refused",
     "Repair",
+    "Revision",
     "Scope",
+    "SearchResult",
     "Session",
     "SessionClosed",
     "SessionInfo",
     "SessionNotFound",
     "Settings",
     "StaleEpoch",
+    "State",
+    "StateReader",
+    "StateStore",
     "StorageFull",
     "StreamClosed",
     "Summary",
@@ -207,6 +223,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "Usage",
+    "ValueMismatch",
     "Verified",
     "VersionConflict",
     "Waiting",
@@ -216,7 +233,9 @@ __all__ = [
     "model_info",
     "open",
     "open_async",
+    "open_store",
     "register_model",
+    "register_type",
     "restore",
     "sliding",
     "summarised",

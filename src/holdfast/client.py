@@ -15,9 +15,11 @@ from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_session import Session
+from holdfast.client_state import StateStore
 from holdfast.connect import Beside, connect
-from holdfast.flow import handing, listing, owning, sessions
-from holdfast.ports import Acting, Clock, Ids, Memory, Ports, Summarizer, Tokenizer
+from holdfast.flow import handing, listing, owning, searching, sessions, state
+from holdfast.ports import Acting, Clock, Embedder, Ids, Memory, Ports, Summarizer, Tokenizer
+from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
@@ -147,6 +149,16 @@ class Holdfast:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
         return handing.sweep_sessions(self._ports, self._acting)
 
+    @property
+    def state(self) -> StateStore:
+        """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
+        _warn_inside_a_loop()
+        return StateStore(state.storage(self._ports, self._acting), owner=False)
+
+    def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """Messages and entries of every conversation and scope that match a question's words, best first."""
+        return searching.search_all(self._ports, self._acting, query, limit)
+
     def questions(self) -> Iterator[QuestionInfo]:
         """Every open question that somebody can answer, oldest frame first."""
         return self.index.questions()
@@ -225,6 +237,7 @@ def open(
     redact: Callable[[str], str] | None = None,
     memory: Memory | None = None,
     summarizer: Summarizer | Callable[..., str] | None = None,
+    embedder: str | os.PathLike[str] | Embedder | Callable[..., Any] | None = None,
 ) -> Holdfast:
     """Open a journal, or make a new one: a path, `sqlite:///path` or `memory:`.
 
@@ -233,9 +246,10 @@ def open(
     process is killed); nothing is ever corrupted.
 
     `tokenizer` counts in place of the models' own, `redact` changes every text before it is written,
-    `memory` is offered conversations that have ended, `summarizer` makes them shorter.
+    `memory` is offered conversations that have ended, `summarizer` makes them shorter, `embedder` ("wordllama", a
+    model's folder, an endpoint or a function) lets searches go by meaning as well as by words.
     """
-    beside = Beside(tokenizer=tokenizer, redact=redact, memory=memory, summarizer=summarizer)
+    beside = Beside(tokenizer=tokenizer, redact=redact, memory=memory, summarizer=summarizer, embedder=embedder)
     return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids, beside=beside))
 
 

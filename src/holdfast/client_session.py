@@ -11,9 +11,10 @@ from holdfast.client_pack import ContextPack
 from holdfast.connect import summarizer_for
 from holdfast.core.wire.reading import read
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue
-from holdfast.flow import branching, conversing, handing, lines, packing, porting, sessions, summing
+from holdfast.flow import branching, conversing, handing, lines, packing, porting, searching, sessions, summing
 from holdfast.flow.porting import Imported
 from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.entries import SearchResult
 from holdfast.records.ids import ulid_text
 from holdfast.records.lines import SessionState, Summary
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
@@ -173,6 +174,10 @@ class Session:
 
     def __iter__(self) -> Iterator[Message]:
         return lines.history(self._ports, self._acting, self._line)
+
+    def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """Messages of this line that match a question, best first; each result's `value` is the Message."""
+        return searching.search_line(self._ports, self._acting, self._line, query, limit)
 
     def pack(self, budget: int | None = None, *, max_messages: int | None = None) -> ContextPack:
         """The most that fits: system prompt, tools, summaries and the newest whole rounds. Valid for every provider."""

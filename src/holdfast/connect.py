@@ -19,11 +19,13 @@ from holdfast.ambient import SystemClock, SystemIds
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
 from holdfast.flow.leases import Leases
+from holdfast.flow.meaning import VectorCache
 from holdfast.flow.observers import Observers
 from holdfast.flow.reading import check_cursor
 from holdfast.flow.redacting import check_hook
 from holdfast.flow.states import StateCache
-from holdfast.ports import Clock, Ids, Journal, Models, Ports, Summarizer, Tokenizer
+from holdfast.flow.transients import Transients
+from holdfast.ports import Clock, Embedder, Ids, Journal, Models, Ports, Summarizer, Tokenizer
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
@@ -38,6 +40,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     redact: Any = None
     memory: Any = None
     summarizer: Any = None
+    embedder: Any = None
 
 
 def settings_from_environment(environment: dict[str, str] | None = None) -> Settings:
@@ -83,7 +86,7 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
     if text == "memory:":
         from holdfast.journal.memory import MemoryJournal
 
-        return MemoryJournal()
+        return MemoryJournal(settings)
     from holdfast.journal.sqlite import SqliteJournal
 
     return SqliteJournal(file_path(text), settings=settings, durability="full" if durability == "full" else "fast")
@@ -155,6 +158,15 @@ def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
     return summarizer(given, count=count)
 
 
+def embedder_for(given: Any) -> Embedder | None:
+    """Whatever may embed, as the port."""
+    if given is None:
+        return None
+    from holdfast.model.embedders import embedder
+
+    return embedder(given)
+
+
 def check_memory(memory: Any) -> Any:
     """Something with a `take` that is done when it returns: one that must be awaited would be lost here."""
     take = getattr(memory, "take", None)
@@ -195,6 +207,9 @@ def assemble(
         redact=check_hook(beside.redact),
         memory=check_memory(beside.memory),
         summarizer=beside.summarizer,
+        embedder=None if beside.embedder is None else embedder_for(beside.embedder),
+        transients=Transients(settings.transient_entries),
+        vectors=VectorCache(settings.cached_vectors),
     )
 
 

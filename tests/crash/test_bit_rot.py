@@ -16,6 +16,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
 from holdfast.testing.conversation_stories import ConversationStory
+from holdfast.testing.state_stories import StateStory
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 from tests.scale import seeded, volume
@@ -30,6 +31,7 @@ CONVERSATIONS = [
     "message_counts",
     "summaries",
 ]
+STATE = ["state", "state_history", "edges", "effects"]
 TABLES = [
     "events",
     "streams",
@@ -47,6 +49,7 @@ TABLES = [
     "suspended_frames",
     "artifact_refs",
     *CONVERSATIONS,
+    *STATE,
     "sqlite_schema",
 ]
 
@@ -64,6 +67,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in (41, 42):
         told = ConversationStory(Random(number), writer.ports.ids, f"c{number}", ("alice", "bob"), endings=0.3)
         writer.write(*told.step(40))
+    for number in (7, 8):
+        kept = StateStory(Random(number), writer.ports.ids, f"user/{number}", ("alice", "bob"))
+        writer.append(kept.scope, *(draft for _ in range(60) for draft in kept.step()))
     for size in (50, 5_000):
         body = artifacts.prepare(writer.ports, writer.acting, Random(size).randbytes(size))
         writer.append("session/s1", note(artifacts=[body.name.hex()]), artifacts=[body])
@@ -143,7 +149,9 @@ def _changed(value: object) -> list[object]:
 
 def _columns(path: Path) -> list[tuple[str, str]]:
     connection = apsw.Connection(str(path))
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    # The text index is a hint that gives out no values: it is checked for being whole, and made anew by a rebuild.
+    made = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'search_*'"
+    tables = [name for (name,) in connection.execute(made)]
     assert sorted({*tables, "sqlite_schema"}) == sorted({*TABLES, "erasures"})
     # A place in the log is what indexes are keyed by: there a flip makes page and index differ, as above.
     return [
@@ -166,7 +174,7 @@ def test_a_change_of_any_column_of_any_table_is_reported(healthy: Path, tmp_path
         values = [value for (value,) in connection.execute(f"SELECT DISTINCT {column} FROM {table}")]
         connection.close()
         others = [(value, other) for value in values for other in _changed(value)]
-        if table in CONVERSATIONS and not others:
+        if table in (*CONVERSATIONS, *STATE) and not others:
             empty.append((table, column))
         for value, other in random.sample(others, min(len(others), volume(1, 20))):
             shutil.copyfile(healthy, damaged)

@@ -14,7 +14,7 @@ from holdfast.journal.sqlite.statements import queries, schema_sql
 
 ROOT = Path(holdfast.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
-LAZY = {"__init__.py", "connect.py"}
+LAZY = {"__init__.py", "connect.py", "connect_store.py"}
 
 
 def _name(path: Path) -> str:

@@ -23,6 +23,7 @@ from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock, SeededIds
 from holdfast.testing.conversation_stories import ConversationStory
 from holdfast.testing.journal_contract import dump
+from holdfast.testing.state_stories import StateStory
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 
@@ -31,7 +32,7 @@ SECRET = bytes(range(32))
 
 
 def tell() -> Iterator[bytes]:
-    """A life with frames, conversations, leases, keys, artifacts, two tenants and an erasure, as JSON lines."""
+    """A life with frames, conversations, state, leases, keys, artifacts, two tenants and an erasure, as JSON lines."""
     clock = FrozenClock()
     ids = SeededIds(clock, seed=41)
     journal = MemoryJournal()
@@ -50,6 +51,11 @@ def tell() -> Iterator[bytes]:
         for _ in range(30):
             clock.advance(7)
             writer.write(*session.step(2))
+    for number in (80, 81):
+        kept = StateStory(Random(number), ids, f"user/u{number}", ("alice", "bob"))
+        for _ in range(60):
+            clock.advance(7)
+            writer.append(kept.scope, *kept.step())
     body = artifacts.prepare(writer.ports, writer.acting, b"artifact" * 100)
     other.append(Scope.session("née").text, note("grüße", subject="carol"))
     writer.append("session/s1", note(subject="alice", artifacts=[body.name.hex()]), note("b"), artifacts=[body])

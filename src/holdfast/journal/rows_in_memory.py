@@ -58,6 +58,11 @@ class MemoryTables:
             owner, row = kept if kept is not None else (stream, start)
             self._store(table, key, (owner, added(row, change.amounts)))
 
+    def row(self, tenant: str, stream: str, table: str, key: Key) -> Row | None:
+        """One row by its key."""
+        kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
+        return None if kept is None else kept[1]
+
     def of(self, tenant: str, stream: str, table: str) -> list[Row]:
         """The rows of one stream."""
         rows = self._rows[table]

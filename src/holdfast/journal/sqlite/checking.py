@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
 
 from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.fts import TextIndex
+from holdfast.journal.sqlite import texts, vectors
 from holdfast.journal.sqlite.event_rows import subject_digest
 from holdfast.journal.sqlite.rebuilding import REBUILD, SHADOW
 from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
 from holdfast.journal.sqlite.statements import queries, schema_sql
+from holdfast.journal.texts import table as index_of
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
 
@@ -31,6 +34,7 @@ def check(journal: SqliteJournal) -> Iterator[Finding]:
         ("artifacts", _artifacts),
         ("leases", _leases),
         ("erasures", _erasures),
+        ("texts", _texts),
     ):
         try:
             with journal.reading() as connection:
@@ -53,7 +57,8 @@ def _references(connection: apsw.Connection, journal: SqliteJournal) -> Iterator
 def _schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest():
         yield Finding(kind="schema", where="header", problem="the file's marks are not those of this schema")
-    wanted, found = expected_schema(), schema_of(connection)
+    wanted = expected_schema(texts.tables(connection), embedded=vectors.there(connection))
+    found = schema_of(connection)
     for item in sorted(wanted.keys() | found.keys()):
         if SHADOW in item[1]:
             continue  # Left by a rebuild that did not finish; the next one removes it.
@@ -69,12 +74,16 @@ def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
     return found
 
 
-def expected_schema() -> dict[tuple[str, str], str]:
-    """What `schema.sql` gives in an empty database."""
+def expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
+    """What `schema.sql` gives in an empty database, with the indexes that some tenants' texts have."""
     empty = apsw.Connection(":memory:")
     try:
         for _ in empty.execute(schema_sql()):
             pass
+        if embedded:
+            vectors.create(empty)
+        for tenant in tenants:
+            TextIndex(empty, index_of(tenant)).create()
         return schema_of(empty)
     finally:
         empty.close()
@@ -111,6 +120,15 @@ def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
     for tenant, subject, _ in connection.execute(queries()["unfinished_erasures"]):
         problem = "is committed and not finished: old bytes may be left. Close other readers and open the journal again"
         yield Finding(kind="erasures", where=f"{tenant} subject {subject}", problem=problem)
+
+
+def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    """An index names events that have words, and nobody's who was erased. That it is whole is checked with the pages."""
+    for tenant in texts.tables(connection):
+        strangers = texts.strangers(connection, tenant)
+        if strangers:
+            problem = f"{len(strangers)} rows name no message or entry that stands; rebuild makes it anew"
+            yield Finding(kind="texts", where=index_of(tenant), problem=problem)
 
 
 def _streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

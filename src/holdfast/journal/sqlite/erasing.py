@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
+from holdfast.journal.sqlite import texts, vectors
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import subject_digest
 from holdfast.journal.sqlite.plan import Plan
@@ -63,6 +64,8 @@ def erase(
 def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
     ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
     doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
+    texts.forget(connection, tenant, subject)
+    vectors.forget(connection, tenant, subject)
     connection.execute(queries()["erase_content"], (tenant, subject))
     if doomed:
         connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])

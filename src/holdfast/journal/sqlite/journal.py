@@ -11,11 +11,12 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.core.searchable import Hit, TextSearch
 from holdfast.core.states import assemble
 from holdfast.core.tables import TABLES, check_lookup
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.grouping import Group, Member
-from holdfast.journal.sqlite import checking, conversations, erasing, maintenance, rebuilding
+from holdfast.journal.sqlite import checking, conversations, erasing, maintenance, rebuilding, state, texts, vectors
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
@@ -24,6 +25,7 @@ from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import find, queries
 from holdfast.journal.sqlite.writing import Writing
 from holdfast.records.batches import Appended, Artifact, Batch, Head
+from holdfast.records.entries import EdgeQuery, EntryPage
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
@@ -58,7 +60,7 @@ class SqliteJournal:
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
         try:
-            self.writing = Writing(self.connections, self.files)
+            self.writing = Writing(self.connections, self.files, index=bool(self.settings.index_text))
             assert self.secret
             erasing.resume(self)
         except BaseException:
@@ -158,6 +160,60 @@ class SqliteJournal:
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self.reading(once=True) as connection:
             return [name for (name,) in ask(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
+
+    def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
+        with self.reading(once=True) as connection:
+            return state.entry(connection, tenant, stream, key)
+
+    def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
+        with self.reading(once=True) as connection:
+            return state.entries(connection, tenant, stream, page)
+
+    def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
+        with self.reading(once=True) as connection:
+            return state.revisions(connection, tenant, stream, key, before, limit)
+
+    def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
+        with self.reading(once=True) as connection:
+            return state.edges(connection, tenant, query)
+
+    def search(self, tenant: str, search: TextSearch) -> list[Hit]:
+        with self.reading() as connection:
+            return texts.search(connection, tenant, search)
+
+    def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
+        with self.reading(once=True) as connection:
+            return texts.hits(connection, tenant, self._tenant(connection, tenant), [(seq, 0.0) for seq in seqs])
+
+    def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
+        with self.reading() as connection:
+            return vectors.missing(connection, tenant, stream, embedder, limit)
+
+    def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self.reading() as connection:
+            return vectors.known(connection, tenant, embedder, digests)
+
+    def keep_vectors(
+        self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
+    ) -> None:
+        with self.writing.transaction() as connection:
+            vectors.keep(connection, tenant, stream, embedder, rows)
+
+    def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
+        with self.reading() as connection:
+            return vectors.after(connection, tenant, stream, embedder, after)
+
+    def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
+        with self.writing.transaction() as connection:
+            vectors.drop(connection, tenant, seqs)
+
+    def lanes(self, tenant: str) -> list[tuple[str, str]]:
+        with self.reading(once=True) as connection:
+            return state.lanes(connection, tenant)
+
+    def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
+        with self.reading(once=True) as connection:
+            return state.lane(connection, tenant, sink, stream, limit)
 
     def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
         with self.reading() as connection:

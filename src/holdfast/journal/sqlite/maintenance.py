@@ -17,6 +17,7 @@ from holdfast.core.place import head_after, new_head
 from holdfast.core.project import project
 from holdfast.core.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
+from holdfast.journal.sqlite import texts
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
 from holdfast.journal.sqlite.connection import ask, create_file, translate
 from holdfast.journal.sqlite.event_rows import event_row, stream_row, subject_digest
@@ -206,3 +207,5 @@ class _Copy:
         for (tenant, _), head in self._heads.items():
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
+        if self._journal.settings.index_text:
+            texts.repair(self._connection)

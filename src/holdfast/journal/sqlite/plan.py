@@ -22,11 +22,15 @@ from holdfast.core.place import new_head, place
 from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal import texts
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import event_row, read_append, stream_row, subject_digest
 from holdfast.journal.sqlite.statements import bind, queries
-from holdfast.records.batches import Appended, Artifact, Batch, Head, Part, Placed
+from holdfast.journal.sqlite.texts import around
+from holdfast.journal.texts import Placed
+from holdfast.records.batches import Appended, Artifact, Batch, Head, Part
+from holdfast.records.batches import Placed as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
 
 SAID = "message.appended"
@@ -45,6 +49,7 @@ class Plan:
         batches: Sequence[Batch],
         *,
         begin: bool = True,
+        index: bool = True,
     ) -> None:
         self._connection = connection
         self._secret = b""
@@ -58,6 +63,8 @@ class Plan:
         self._events: list[tuple[Any, ...]] = []
         self._changes: list[Statement] = []
         self._dirty: dict[tuple[str, str], bool] = {}
+        self._index = index
+        self._texts: list[Placed] = []
         self._read(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
 
     def _read(self, batches: Sequence[Batch], sql: str) -> None:
@@ -100,7 +107,7 @@ class Plan:
                 raise
             return earlier
         self._check_files(batch)
-        placed: list[Placed] = []
+        placed: list[PlacedPart] = []
         written: list[tuple[Part, Head, list[StoredEvent]]] = []
         seq, tenant = self._seq, self._tenant(batch.tenant)
         for part in batch.parts:
@@ -109,7 +116,7 @@ class Plan:
             seq += len(events)
             heads[part.stream] = after
             written.append((part, after, events))
-            placed.append(Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
+            placed.append(PlacedPart(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
         statements = [statement for _, head, events in written for statement in _rows(tenant, head.id, events)]
         # Nothing below can fail: the plan changes as a whole.
         self._changes.extend(statements)
@@ -147,6 +154,8 @@ class Plan:
         self._events.extend(map(event_row, events, itertools.repeat(tenant), itertools.repeat(head.id)))
         if part.key is not None:
             self._written[*place, part.key] = events
+        if self._index:
+            self._texts += [Placed(tenant, head.id, event) for event in events if event.type in texts.TYPES]
 
     def _earlier(self, batch: Batch, *, by_id: bool) -> Appended | None:
         found = [self._stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
@@ -159,7 +168,7 @@ class Plan:
             problem = repeats(part, stored) if stored else half_written(part)
             if problem is not None:
                 raise problem
-        parts = (Placed(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
+        parts = (PlacedPart(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
         return Appended(parts=tuple(parts), repeated=True)
 
     def _stored(self, tenant: str, part: Part, *, by_id: bool) -> list[StoredEvent]:
@@ -230,6 +239,8 @@ class Plan:
             self._connection.executemany(sql, values)
         if moved:
             self._connection.executemany(queries()["update_stream"], moved)
+        if self._texts:
+            texts.index(self._connection, self._texts, around(self._connection))
 
 
 def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:

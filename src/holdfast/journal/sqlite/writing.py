@@ -24,8 +24,9 @@ from holdfast.records.batches import Appended
 class Writing:
     """Holds the write lock of this process; other processes are held off by SQLite's."""
 
-    def __init__(self, connections: Connections, files: ArtifactFiles) -> None:
+    def __init__(self, connections: Connections, files: ArtifactFiles, *, index: bool = True) -> None:
         self._connections = connections
+        self._index = index
         self._files = files
         self._lock = threading.Lock()
         connections.after_fork.append(self._renew_lock)
@@ -49,7 +50,7 @@ class Writing:
         """One transaction. False asks for another try, member by member."""
         committing = False
         try:
-            plan = Plan(connection, self._files, [member.batch for member in members])
+            plan = Plan(connection, self._files, [member.batch for member in members], index=self._index)
             answers = [(member, self._add(plan, member, by_id=alone)) for member in members]
             if plan.empty:
                 connection.execute("ROLLBACK")

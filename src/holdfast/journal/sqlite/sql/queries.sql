@@ -315,3 +315,150 @@ UPDATE meta SET value = ?, digest = ? WHERE name = ?
 
 -- name: schema
 SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name
+
+-- name: entry
+SELECT e.* FROM streams AS s
+CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key = ?3
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
+
+-- name: entries
+SELECT e.* FROM streams AS s
+CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key >= ?3 AND p.key < ?4
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
+    AND (?5 IS NULL OR p.key > ?5) AND (p.expires_at IS NULL OR p.expires_at > ?6)
+    AND (?7 IS NULL OR p.lifetime = ?7)
+ORDER BY p.key LIMIT ?8
+
+-- name: revisions
+SELECT e.* FROM streams AS s
+CROSS JOIN state_history AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key = ?3 AND p.version < ?4
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2
+ORDER BY p.version DESC LIMIT ?5
+
+-- name: edges_out
+SELECT e.*, s.name FROM streams AS s
+CROSS JOIN json_each(?3) AS k
+CROSS JOIN edges AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.source = k.value
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2
+    AND (?4 IS NULL OR p.kind IN (SELECT value FROM json_each(?4)))
+ORDER BY p.source, p.kind, p.target_scope, p.target LIMIT ?5
+
+-- name: edges_in
+SELECT e.*, s.name FROM json_each(?3) AS k
+CROSS JOIN edges AS p INDEXED BY idx_edges_target
+    ON p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.target_scope = ?2 AND p.target = k.value
+CROSS JOIN streams AS s ON s.id = p.stream
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE ?4 IS NULL OR p.kind IN (SELECT value FROM json_each(?4))
+ORDER BY s.name, p.source, p.kind, p.target LIMIT ?5
+
+-- name: lanes
+SELECT DISTINCT p.sink, s.name FROM effects AS p INDEXED BY idx_effects_lane JOIN streams AS s ON s.id = p.stream
+WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1)
+ORDER BY p.sink, s.name
+
+-- name: lane
+SELECT p.effect_id, p.sink, p.kind, p.status, p.version, p.attempts, p.retry_at, p.settled
+FROM effects AS p INDEXED BY idx_effects_lane
+WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.sink = ?2
+    AND p.stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ?1 AND s.name = ?3)
+ORDER BY p.version LIMIT ?4
+
+-- name: message_before
+SELECT e.content FROM messages AS m
+CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
+WHERE m.tenant = ?1 AND m.stream = ?2 AND m.version < ?3 AND m.retracted IS NULL
+ORDER BY m.version DESC LIMIT 1
+
+-- name: entry_before
+-- The event that changed a key before this one did.
+SELECT e.seq FROM state_history AS h
+CROSS JOIN events AS e ON e.tenant = h.tenant AND e.stream = h.stream AND e.version = h.version
+WHERE h.tenant = ?1 AND h.stream = ?2 AND h.key = ?3 AND h.version < ?4
+ORDER BY h.version DESC LIMIT 1
+
+-- name: stream_ids
+SELECT s.id FROM json_each(?2) AS j CROSS JOIN streams AS s ON s.tenant = ?1 AND s.name = j.value
+
+-- name: hits
+-- What the index found, with what says whether it still stands.
+SELECT e.*, s.name, m.retracted, t.floor, p.version IS NOT NULL, p.expires_at
+FROM json_each(?1) AS j
+CROSS JOIN events AS e ON e.seq = j.value AND e.tenant = ?2
+CROSS JOIN streams AS s ON s.id = e.stream
+LEFT JOIN messages AS m ON m.tenant = e.tenant AND m.stream = e.stream AND m.version = e.version
+LEFT JOIN threads AS t ON t.tenant = e.tenant AND t.stream = e.stream
+LEFT JOIN state AS p ON e.event_type = 'state.written' AND p.tenant = e.tenant AND p.stream = e.stream
+    AND p.key = CAST(e.facts AS TEXT) ->> '$.key' AND p.version = e.version
+
+-- name: texts
+-- Every message and entry that can be found.
+SELECT e.seq FROM messages AS m
+CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
+WHERE m.tenant = ?1 AND e.content IS NOT NULL
+UNION ALL
+SELECT e.seq FROM state AS p
+CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+WHERE p.tenant = ?1 AND e.content IS NOT NULL
+
+-- name: events_by_seq
+SELECT e.* FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
+
+-- name: texts_of_subject
+SELECT seq FROM events WHERE tenant = ?1 AND subject = ?2 AND event_type IN ('message.appended', 'state.written')
+
+-- name: create_vectors
+CREATE TABLE vectors (
+    tenant   INTEGER NOT NULL,
+    stream   INTEGER NOT NULL,
+    embedder TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    digest   BLOB NOT NULL,
+    vector   BLOB NOT NULL,
+    PRIMARY KEY (tenant, stream, embedder, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idx_vectors_digest ON vectors (tenant, embedder, digest)
+
+-- name: newest_vector
+SELECT max(v.seq) FROM streams AS s CROSS JOIN vectors AS v ON v.tenant = s.tenant AND v.stream = s.id
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND v.embedder = ?3
+
+-- name: texts_after
+-- Messages and entries of one stream whose events come after another one.
+SELECT e.* FROM streams AS s CROSS JOIN events AS e ON e.tenant = s.tenant AND e.stream = s.id
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2
+    AND e.version > coalesce((SELECT version FROM events WHERE seq = ?3), 0)
+    AND e.content IS NOT NULL AND (e.event_type = 'message.appended' OR (e.event_type = 'state.written' AND EXISTS (
+        SELECT 1 FROM state AS p WHERE p.tenant = e.tenant AND p.stream = e.stream
+            AND p.key = CAST(e.facts AS TEXT) ->> '$.key' AND p.version = e.version
+    )))
+ORDER BY e.version LIMIT ?4
+
+-- name: known_vectors
+SELECT v.digest, v.vector FROM json_each(?3) AS j
+CROSS JOIN vectors AS v INDEXED BY idx_vectors_digest
+    ON v.tenant = (SELECT id FROM tenants WHERE name = ?1) AND v.embedder = ?2 AND v.digest = unhex(j.value)
+
+-- name: keep_vector
+INSERT INTO vectors (tenant, stream, embedder, seq, digest, vector)
+SELECT e.tenant, e.stream, ?3, e.seq, ?5, ?6 FROM events AS e
+JOIN streams AS s ON s.id = e.stream JOIN tenants AS t ON t.id = e.tenant
+WHERE e.seq = ?4 AND t.name = ?1 AND s.name = ?2 AND e.content IS NOT NULL
+ON CONFLICT (tenant, stream, embedder, seq) DO UPDATE SET digest = excluded.digest, vector = excluded.vector
+
+-- name: vectors_after
+SELECT v.seq, v.vector FROM streams AS s CROSS JOIN vectors AS v ON v.tenant = s.tenant AND v.stream = s.id
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND v.embedder = ?3 AND v.seq > ?4
+ORDER BY v.seq
+
+-- name: drop_vectors
+DELETE FROM vectors WHERE tenant = (SELECT id FROM tenants WHERE name = ?1)
+    AND (stream, seq) IN (SELECT e.stream, e.seq FROM json_each(?2) AS j JOIN events AS e ON e.seq = j.value)
+
+-- name: forget_vectors
+DELETE FROM vectors WHERE tenant = ?1
+    AND (stream, seq) IN (SELECT stream, seq FROM events WHERE tenant = ?1 AND subject = ?2)

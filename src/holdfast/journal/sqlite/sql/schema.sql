@@ -422,6 +422,55 @@ CREATE TABLE summaries (
     PRIMARY KEY (tenant, stream, version)
 ) STRICT, WITHOUT ROWID;
 
+-- Entries of scoped state: which event holds the value. History names every event that changed a key.
+CREATE TABLE state (
+    tenant     INTEGER NOT NULL,
+    stream     INTEGER NOT NULL,
+    key        TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    expires_at INTEGER,
+    lifetime   TEXT,
+    PRIMARY KEY (tenant, stream, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE state_history (
+    tenant  INTEGER NOT NULL,
+    stream  INTEGER NOT NULL,
+    key     TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (tenant, stream, key, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE edges (
+    tenant       INTEGER NOT NULL,
+    stream       INTEGER NOT NULL,
+    source       TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    target_scope TEXT NOT NULL,
+    target       TEXT NOT NULL,
+    version      INTEGER NOT NULL,
+    PRIMARY KEY (tenant, stream, source, kind, target_scope, target)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_edges_target ON edges (tenant, target_scope, target, kind);
+
+-- Declared effects that are not settled. A lane is the effects of one stream for one sink, in order of version.
+CREATE TABLE effects (
+    tenant    INTEGER NOT NULL,
+    stream    INTEGER NOT NULL,
+    effect_id BLOB NOT NULL,
+    sink      TEXT NOT NULL,
+    kind      TEXT NOT NULL,
+    status    TEXT NOT NULL,
+    version   INTEGER NOT NULL,
+    attempts  INTEGER NOT NULL,
+    retry_at  INTEGER,
+    settled   INTEGER,
+    PRIMARY KEY (tenant, effect_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idx_effects_lane ON effects (tenant, sink, stream, version);
+
 -- Every live frame with its root: a waiting parent does not hide its active child.
 CREATE VIEW active_frame_stacks AS
 WITH RECURSIVE stack AS (

@@ -1,0 +1,187 @@
+"""Searching the journal: entries of scopes and messages of conversations, by words and by what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core import entries as rules
+from holdfast.core.codec import decode_event
+from holdfast.core.ranking import Candidate, rank
+from holdfast.core.searchable import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said
+from holdfast.core.words import named, snippet, terms, text_of
+from holdfast.errors import InvalidValue, Unavailable
+from holdfast.flow.entries import stored_entry
+from holdfast.flow.lines import decoded, line_of, runs, segments
+from holdfast.flow.meaning import like
+from holdfast.ports import Acting, Ports
+from holdfast.records.entries import Match, SearchResult, Wanted
+from holdfast.records.events.conversations import MessageContent, Segment
+from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.reports import Query
+from holdfast.records.rows import Span
+from holdfast.records.scope import parse_scope
+
+CANDIDATES: Final = 400
+BY_MEANING: Final = 100
+AROUND: Final = 20
+"""Hits whose neighbours are looked at as well: what was said next is often the answer."""
+STEPS: Final = 2
+SAMPLED: Final = 200
+CHARACTERS_PER_TOKEN: Final = 4
+MOST_RESULTS: Final = 1_000
+LONGEST_QUERY: Final = 10_000
+
+
+def check_query(query: object) -> str:
+    """What to look for: text of any kind."""
+    if not isinstance(query, str):
+        raise InvalidValue(f"query must be text, not {type(query).__name__}.")
+    return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
+
+
+def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
+    """Entries of one scope with raw scores, for the rules above the store to rank."""
+    search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
+    scores = {hit.event.seq: (hit.event, hit.score, 0.0) for hit in ports.journal.search(acting.tenant, search)}
+    if wanted.vector is not None and ports.embedder is not None:
+        for hit, cosine in like(ports, acting, search, wanted.vector, ports.embedder):
+            event, text, _ = scores.get(hit.event.seq, (hit.event, 0.0, 0.0))
+            scores[event.seq] = (event, text, cosine)
+    found = []
+    for event, text, cosine in scores.values():
+        key, entry = stored_entry(event)
+        found.append(Match(key=key, entry=entry, text=text, cosine=cosine))
+    return found
+
+
+def search_line(ports: Ports, acting: Acting, stream: str, query: str, limit: int) -> list[SearchResult]:
+    """Messages of one line, with what it shares with others; best first."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    lines = tuple(segments(stream, line_of(ports, acting, stream)))
+    return _search(ports, acting, query, limit, lines=lines)
+
+
+def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
+    """Messages and entries of the whole tenant, by their words."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    return _search(ports, acting, query, limit)
+
+
+def _search(
+    ports: Ports, acting: Acting, query: str, limit: int, *, lines: tuple[Segment, ...] = ()
+) -> list[SearchResult]:
+    words = terms(query)
+    if not words:
+        return []
+    search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=CANDIDATES)
+    hits = {hit.event.seq: (hit.event, hit.score) for hit in ports.journal.search(acting.tenant, search)}
+    cosines = _cosines(ports, acting, query, search)
+    for hit, _ in cosines:
+        hits.setdefault(hit.event.seq, (hit.event, 0.0))
+    near = {hit.event.seq: cosine for hit, cosine in cosines}
+    for event in _neighbours(ports, acting, search, [event for event, _ in hits.values()]):
+        hits.setdefault(event.seq, (event, 0.0))
+    events = {seq: decode_event(event) for seq, (event, _) in hits.items()}
+    names = {said_by for event in events.values() if (said_by := _speaker(event)) is not None}
+    candidates = [_candidate(events[seq], score, near.get(seq, 0.0)) for seq, (_, score) in hits.items()]
+    best = rank(
+        candidates,
+        mean_length=_mean_length(ports, acting, search, list(events.values())),
+        speakers_named=named(query, names),
+        limit=limit,
+    )
+    return [_result(ports, acting, events[seq], score, words) for seq, score in best]
+
+
+def _cosines(ports: Ports, acting: Acting, query: str, search: TextSearch) -> list[tuple[Hit, float]]:
+    embedder = ports.embedder
+    if embedder is None or search.everywhere:
+        return []
+    try:
+        (vector,) = embedder.embed([query], query=True)
+    except (Unavailable, InvalidValue):
+        return []
+    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder)
+
+
+def _neighbours(
+    ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]
+) -> list[StoredEvent]:
+    """What was said around the best hits, as far as it is searched as well."""
+    wanted: dict[str, set[int]] = {}
+    for event in [event for event in found if event.type == SAID][:AROUND]:
+        for backwards in (True, False):
+            span = (
+                Span(table="messages", until=event.version - 1, limit=STEPS, backwards=True)
+                if backwards
+                else Span(table="messages", after=event.version, limit=STEPS)
+            )
+            rows = ports.journal.span(acting.tenant, event.stream, span)
+            wanted.setdefault(event.stream, set()).update(int(row["version"] or 0) for row in rows)
+    known = {(event.stream, event.version) for event in found}
+    events = []
+    for stream, versions in wanted.items():
+        missing = sorted(version for version in versions if (stream, version) not in known)
+        for run in runs(missing):
+            query = Query(
+                tenant=acting.tenant, stream=stream, after=min(run) - 1, until=max(run), types=(SAID,), limit=256
+            )
+            events += [event for event in ports.journal.read(query) if event.version in run]
+    hits = ports.journal.hits(acting.tenant, [event.seq for event in events])
+    return [hit.event for hit in hits if admits(search, hit)]
+
+
+def _speaker(event: Event) -> str | None:
+    return event.content.name if event.type == SAID and isinstance(event.content, MessageContent) else None
+
+
+def _candidate(event: Event, text: float, cosine: float) -> Candidate:
+    if event.type == KEPT:
+        return Candidate(id=event.seq, text=text, cosine=cosine, salience=event.facts.salience, newest=event.seq)
+    return Candidate(
+        id=event.seq,
+        text=text,
+        cosine=cosine,
+        line=event.stream,
+        position=event.facts.position,
+        session=parse_scope(event.stream).get("session") or event.stream,
+        speaker=_speaker(event),
+        asks=said(event.content).rstrip().endswith("?"),
+        newest=event.seq,
+    )
+
+
+def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[Event]) -> float:
+    """How long the messages of the place searched are, by the newest of them."""
+    lengths: list[float] = []
+    for line in search.lines[:1]:
+        span = Span(table="messages", after=line.after, until=line.until, limit=SAMPLED, backwards=True)
+        rows = ports.journal.span(acting.tenant, line.stream, span)
+        lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
+    if not lengths:
+        lengths = [len(said(event.content)) for event in events if event.type == SAID]
+    return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+def _result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
+    if event.type == KEPT:
+        value: Any = event.content.value
+        text, key = text_of(value, INDEXED_CHARS), event.facts.key
+        return SearchResult(
+            score=score, snippet=snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
+        )
+    (message,) = decoded(ports, acting, [event])
+    return SearchResult(
+        score=score,
+        snippet=snippet(said(event.content), words),
+        scope=event.stream,
+        key=event.id,
+        value=message,
+        kind="message",
+        at=event.at,
+    )

@@ -1,0 +1,124 @@
+"""The text index of the SQLite journal: kept with the events, and repaired from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+import msgspec
+
+from holdfast.core.codec import decode, decode_facts
+from holdfast.core.searchable import SAID, Hit, TextSearch, said, searchable
+from holdfast.fts import TextIndex
+from holdfast.journal import texts
+from holdfast.journal.sqlite.connection import ask
+from holdfast.journal.sqlite.event_rows import stored_event
+from holdfast.journal.sqlite.statements import queries
+from holdfast.journal.texts import Around, Placed
+from holdfast.records.events.conversations import MessageContent
+
+_JSON = msgspec.json.Encoder()
+BATCH = 1_000
+
+
+def around(connection: apsw.Connection) -> Around:
+    """What indexing asks, answered within the transaction."""
+
+    def previous(placed: Placed) -> str:
+        values = (placed.tenant, placed.stream, placed.event.version)
+        rows = ask(connection, queries()["message_before"], values)
+        return said(decode(rows[0][0], MessageContent)) if rows and rows[0][0] is not None else ""
+
+    def replaced(placed: Placed, key: str) -> int | None:
+        values = (placed.tenant, placed.stream, key, placed.event.version)
+        rows = ask(connection, queries()["entry_before"], values)
+        return rows[0][0] if rows else None
+
+    return Around(previous, replaced)
+
+
+def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list[Hit]:
+    """Hits of one tenant."""
+    numbers = ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))
+    if not numbers:
+        return []
+    number = numbers[0][0]
+    places = None
+    if not wanted.everywhere:
+        names = _JSON.encode(wanted.streams).decode()
+        places = [stream for (stream,) in ask(connection, queries()["stream_ids"], (number, names))]
+
+    return texts.find(connection, number, places, wanted, lambda rows: hits(connection, tenant, number, rows))
+
+
+def hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
+    """Events by their numbers, in the same order, with what says whether they still stand."""
+    wanted = _JSON.encode([seq for seq, _ in rows]).decode()
+    by_seq = {row[0]: row for row in ask(connection, queries()["hits"], (wanted, number))}
+    return [_hit(by_seq[seq], tenant, score) for seq, score in rows if seq in by_seq]
+
+
+def _hit(row: tuple[object, ...], tenant: str, score: float) -> Hit:
+    *event, stream, retracted, floor, current, expires_at = row
+    return Hit(
+        event=stored_event(event, tenant, stream),  # type: ignore[arg-type]
+        score=score,
+        retracted=retracted,  # type: ignore[arg-type]
+        floor=floor or 0,  # type: ignore[arg-type]
+        current=bool(current),
+        expires_at=expires_at,  # type: ignore[arg-type]
+    )
+
+
+def tables(connection: apsw.Connection) -> list[int]:
+    """The tenants that have an index."""
+    numbers = [number for (number,) in ask(connection, "SELECT id FROM tenants ORDER BY id")]
+    return [number for number in numbers if TextIndex(connection, texts.table(number)).exists()]
+
+
+def strangers(connection: apsw.Connection, tenant: int) -> set[int]:
+    """Rows of an index that stand for nothing that can be found."""
+    wanted = {seq for (seq,) in ask(connection, queries()["texts"], (tenant,))}
+    return set(TextIndex(connection, texts.table(tenant)).rowids()) - wanted
+
+
+def repair(connection: apsw.Connection) -> None:
+    """Make every index hold what stands and nothing else; one that is damaged is made anew."""
+    for (number,) in ask(connection, "SELECT id FROM tenants ORDER BY id"):
+        index = TextIndex(connection, texts.table(number))
+        if index.exists() and not index.sound():
+            index.drop()
+        wanted = {seq for (seq,) in ask(connection, queries()["texts"], (number,))}
+        if not index.exists():
+            if not wanted:
+                continue
+            index.create()
+        there = set(index.rowids())
+        index.remove(sorted(there - wanted))
+        missing = sorted(wanted - there)
+        for first in range(0, len(missing), BATCH):
+            _fill(connection, number, index, missing[first : first + BATCH])
+
+
+def _fill(connection: apsw.Connection, tenant: int, index: TextIndex, seqs: list[int]) -> None:
+    rows = ask(connection, queries()["events_by_seq"], (_JSON.encode(seqs).decode(),))
+    before = around(connection)
+    passages = []
+    for row in rows:
+        placed = Placed(tenant, row[2], stored_event(row, "", ""))
+        event = placed.event
+        text = searchable(event.type, decode_facts(event.type, event.schema, event.facts), event.content)
+        previous = before.previous(placed) if event.type == SAID else ""
+        if text:
+            passages.append(texts.passage(placed, text, previous))
+    index.add(passages)
+
+
+def forget(connection: apsw.Connection, tenant: int, subject: int) -> None:
+    """Take a subject's words out of the index, and out of its pages."""
+    index = TextIndex(connection, texts.table(tenant))
+    if index.exists():
+        doomed = [seq for (seq,) in ask(connection, queries()["texts_of_subject"], (tenant, subject))]
+        if doomed:
+            index.remove(doomed)
+            index.scrub()

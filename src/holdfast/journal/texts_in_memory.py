@@ -1,0 +1,61 @@
+"""The text index of the journal in memory: the same index as on disk, in a database of its own in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import apsw
+
+from holdfast.core.codec import decode
+from holdfast.core.searchable import Hit, TextSearch, said
+from holdfast.fts import TextIndex
+from holdfast.journal import texts
+from holdfast.journal.texts import Around, Placed
+from holdfast.records.events.conversations import MessageContent
+from holdfast.records.events.envelope import StoredEvent
+
+
+class MemoryTexts:
+    """One database in memory. Used under the journal's lock."""
+
+    def __init__(self) -> None:
+        self._connection = apsw.Connection(":memory:")
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[str, str], int] = {}
+
+    def _place(self, event: StoredEvent) -> Placed:
+        tenant = self._tenants.setdefault(event.tenant, len(self._tenants) + 1)
+        stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
+        return Placed(tenant, stream, event)
+
+    def index(
+        self,
+        events: Iterable[StoredEvent],
+        previous: Callable[[StoredEvent], bytes | None],
+        replaced: Callable[[StoredEvent, str], int | None],
+    ) -> None:
+        """Take in what was written."""
+
+        def before(placed: Placed) -> str:
+            content = previous(placed.event)
+            return "" if content is None else said(decode(content, MessageContent))
+
+        placed = [self._place(event) for event in events if event.type in texts.TYPES]
+        texts.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key)))
+
+    def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
+        """Hits of one tenant."""
+        number = self._tenants.get(tenant, 0)
+        known = (self._streams.get((tenant, stream)) for stream in search.streams)
+        places = None if search.everywhere else [place for place in known if place is not None]
+        return texts.find(
+            self._connection, number, places, search, lambda rows: [hit(seq, score) for seq, score in rows]
+        )
+
+    def forget(self, tenant: str, seqs: Iterable[int]) -> None:
+        """Find these no more."""
+        index: Any = TextIndex(self._connection, texts.table(self._tenants.get(tenant, 0)))
+        if index.exists():
+            index.remove(seqs)
+            index.scrub()

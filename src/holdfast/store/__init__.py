@@ -1,0 +1,1 @@
+"""Backends of state, each named for what one installs."""

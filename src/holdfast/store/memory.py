@@ -1,0 +1,167 @@
+"""The store in memory: the rules in the plainest words. Nothing outlives the process.
+
+With `most` entries it forgets those that were longest neither read nor written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.ambient import renew_in_child
+from holdfast.core.words import indexed, spaced
+from holdfast.errors import Closed
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+
+Place = tuple[str, str]
+EdgeName = tuple[str, str, str, str, str]
+
+
+class MemoryStore:
+    """Entries and edges in dicts under one lock, and for each scope its keys in order."""
+
+    def __init__(self, *, most: int | None = None, search: bool = False) -> None:
+        self._most = most
+        self._search = search
+        self._versions = itertools.count(1)
+        self._entries: OrderedDict[Place, Stored] = OrderedDict()
+        self._keys: dict[str, list[str]] = {}
+        self._words: dict[Place, str] = {}
+        self._out: dict[Place, dict[EdgeName, Edge]] = {}
+        self._in: dict[Place, dict[EdgeName, Edge]] = {}
+        self._closed = False
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self._lock = threading.RLock()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return frozenset({"graph", "text"} if self._search else {"graph"})
+
+    def get(self, scope: str, key: str) -> Stored | None:
+        with self._open():
+            entry = self._entries.get((scope, key))
+            if entry is not None and self._most is not None:
+                self._entries.move_to_end((scope, key))
+            return entry
+
+    def put(
+        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+    ) -> int | None:
+        with self._open():
+            if expected is not None and expected != self._version(scope, key):
+                return None
+            version = next(self._versions)
+            if (scope, key) not in self._entries:
+                insort(self._keys.setdefault(scope, []), key)
+            self._entries[scope, key] = replace(entry, version=version)
+            self._entries.move_to_end((scope, key))
+            if self._search:
+                self._words[scope, key] = _searched(indexed(entry.words or ""))
+            while self._most is not None and len(self._entries) > self._most:
+                self._forget(*next(iter(self._entries)))
+            return version
+
+    def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
+        with self._open():
+            if expected is not None and expected != self._version(scope, key):
+                return None
+            if (scope, key) not in self._entries:
+                return False
+            self._forget(scope, key)
+            return True
+
+    def _version(self, scope: str, key: str) -> int:
+        entry = self._entries.get((scope, key))
+        return 0 if entry is None else entry.version
+
+    def _forget(self, scope: str, key: str) -> None:
+        del self._entries[scope, key]
+        self._words.pop((scope, key), None)
+        keys = self._keys[scope]
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self._keys[scope]
+
+    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+        with self._open():
+            return list(itertools.islice(self._wanted(scope, page), page.limit))
+
+    def _wanted(self, scope: str, page: EntryPage) -> Iterator[tuple[str, Stored]]:
+        keys = self._keys.get(scope, [])
+        start = bisect_left(keys, page.prefix)
+        if page.after is not None:
+            start = max(start, bisect_right(keys, page.after))
+        for place in range(start, len(keys)):
+            key = keys[place]
+            if not key.startswith(page.prefix):
+                return
+            entry = self._entries[scope, key]
+            if entry.live(page.now) and (page.lifetime is None or entry.lifetime == page.lifetime):
+                yield key, entry
+
+    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+        """How many of the words an entry holds, also as the beginnings of its words: no more is promised here."""
+        terms = [_searched(spaced(term)) for term in wanted.terms]
+        found = []
+        with self._open():
+            for key in self._keys.get(scope, ()) if self._search else ():
+                entry, words = self._entries[scope, key], self._words[scope, key]
+                score = sum(term in words for term in terms)
+                if score and entry.live(wanted.now):
+                    found.append(Match(key=key, entry=entry, text=float(score)))
+        return sorted(found, key=lambda match: (-match.text, match.key))[: wanted.limit]
+
+    def link(self, edge: Edge) -> None:
+        with self._open():
+            for side, place in self._ends(edge):
+                side.setdefault(place, {})[_name(edge)] = edge
+
+    def unlink(self, edge: Edge) -> bool:
+        with self._open():
+            gone = False
+            for side, place in self._ends(edge):
+                kept = side.get(place, {})
+                gone = kept.pop(_name(edge), None) is not None
+                if gone and not kept:
+                    del side[place]
+            return gone
+
+    def _ends(self, edge: Edge) -> tuple[tuple[dict[Place, dict[EdgeName, Edge]], Place], ...]:
+        return (self._out, (edge.scope, edge.source)), (self._in, (edge.target_scope, edge.target))
+
+    def edges(self, query: EdgeQuery) -> list[Edge]:
+        with self._open():
+            side = self._out if query.direction == "out" else self._in
+            found = {
+                name: edge
+                for key in query.keys
+                for name, edge in side.get((query.scope, key), {}).items()
+                if not query.kinds or edge.kind in query.kinds
+            }
+            return [found[name] for name in sorted(found)[: query.limit]]
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> threading.RLock:
+        if self._closed:
+            raise Closed
+        return self._lock
+
+
+def _searched(text: str) -> str:
+    """Words with one space before each, so that what is looked for begins where a word does."""
+    return " " + " ".join(text.split())
+
+
+def _name(edge: Edge) -> EdgeName:
+    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
