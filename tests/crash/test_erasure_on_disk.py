@@ -48,6 +48,38 @@ def test_a_hundred_canaries_leave_every_byte(tmp_path: Path) -> None:
     assert _on_disk(tmp_path, everything) == []
 
 
+def test_the_words_of_entries_and_messages_leave_the_index_and_what_was_made_of_them(tmp_path: Path) -> None:
+    random = seeded("words")
+    canaries = ["canary" + "".join(random.choices("bcdfghjklm", k=12)) for _ in range(CANARIES)]
+
+    def lengths(texts: list[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    hf = holdfast.open(tmp_path / "a.db", embedder=lengths)
+    alice = hf.as_user("alice")
+    chat, state = alice.session("s"), hf.state("user/alice")
+    hf.session("other").append("nothing of hers")
+    for number, canary in enumerate(canaries):
+        if number % 2:
+            chat.append(f"about {canary}")
+            hf.session("s").append("Go on.")  # Somebody else's, and so short that it is indexed with what came before.
+        else:
+            state.write(f"k{number % 10}", {"about": canary})
+    assert [hit.snippet for hit in chat.search(canaries[1])][:1] == [f"about {canaries[1]}"]
+    assert state.search(canaries[98])
+    # In the index, words are kept in part behind those that begin alike: what is looked for is the rest of them.
+    words = [canary[6:].encode() for canary in canaries]
+    assert len(_on_disk(tmp_path, words)) > CANARIES / 2
+    hf.journal.erase("alice")
+    assert _on_disk(tmp_path, [*words, *(canary.encode() for canary in canaries)]) == []
+    assert {hit.snippet for hit in chat.search(canaries[1])} == {"Go on."}
+    assert state.search(canaries[98]) == []
+    assert state.list() == []
+    assert hf.session("other").search("nothing")
+    assert hf.journal.verify().findings == ()
+    hf.close()
+
+
 def test_a_file_left_by_a_crash_during_erasure_goes_when_the_journal_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:

@@ -17,6 +17,7 @@ from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFou
 from holdfast.flow import artifacts, redacting
 from holdfast.flow.change import change
 from holdfast.flow.conversing import Beside
+from holdfast.flow.lifetimes import clear_transients, ending_drafts
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
@@ -243,7 +244,11 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
             raise SessionClosed(f"Session {id!r} was closed already.")
         if (known.status == "ended" and reset) or (quiet_at is not None and _busy(known, found, quiet_at)):
             return {}
-        return _ending(ports, known, session, found, cause, reset)
+        drafts = _ending(ports, known, session, found, cause, reset)
+        for stream, gone in ending_drafts(ports, acting, (session, *found)).items():
+            drafts[stream] = [*gone, *drafts[stream]]
+        clear_transients(ports, acting, (session, *found))
+        return drafts
 
     return change(ports, acting, (session,), decide, needs=lines).appended is not None
 

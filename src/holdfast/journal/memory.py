@@ -426,7 +426,11 @@ class MemoryJournal:
             seqs = [stored.seq for stored in theirs]
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:
+                # Short messages are indexed with the end of what was said before them: all of these lines anew.
+                lines = {stored.stream for stored in theirs if stored.type == SAID}
+                said = [self._events[seq - 1] for line in sorted(lines) for seq in self._streams[tenant, line]]
                 self._texts.forget(tenant, seqs)
+                self._index(event for event in said if event.type == SAID)
             for name in doomed:
                 self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
             self._subjects[tenant][known.id - 1] = Subject(id=known.id, name=None)

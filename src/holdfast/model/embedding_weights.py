@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.ambient import renew_in_child
 from holdfast.core.values import words
+from holdfast.core.words import terms
 from holdfast.errors import Unavailable
 from holdfast.model.calling import stray
 from holdfast.model.embedding import CheckedEmbedder
@@ -57,6 +58,9 @@ class WeightsEmbedder(CheckedEmbedder):
     def _numbers(self, texts: list[str], *, query: bool) -> Any:
         tokenizer, model, unknown = self._load()
         plan = self._plan
+        if query and plan.config is None:
+            # The mean of a question's words is mostly its function words; without them it is what was asked for.
+            texts = [" ".join(terms(text)) or text for text in texts]
         before = plan.before_query if query else plan.before_text
         # One by one: in batches the library starts threads of its own, which a fork afterwards would trip over.
         special = plan.matrix is None

@@ -20,10 +20,19 @@ from holdfast.testing.contract_finding import FindContract
 from holdfast.testing.contract_kit import dump, pushed, stored
 from holdfast.testing.contract_reading import ReadContract
 from holdfast.testing.contract_sessions import SessionContract
+from holdfast.testing.contract_state import StateContract
 from holdfast.testing.contract_whole import WholeContract
 
 __all__ = ["JournalContract", "dump", "pushed", "stored"]
 
 
-class JournalContract(AppendContract, ReadContract, FindContract, ConversationContract, SessionContract, WholeContract):
+class JournalContract(
+    AppendContract,
+    ReadContract,
+    FindContract,
+    ConversationContract,
+    SessionContract,
+    StateContract,
+    WholeContract,
+):
     """Everything a journal promises."""

@@ -64,9 +64,9 @@ def erase(
 def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
     ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
     doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
+    connection.execute(queries()["erase_content"], (tenant, subject))
     texts.forget(connection, tenant, subject)
     vectors.forget(connection, tenant, subject)
-    connection.execute(queries()["erase_content"], (tenant, subject))
     if doomed:
         connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])
     connection.execute(queries()["erase_subject"], (tenant, subject))

@@ -115,10 +115,16 @@ def _fill(connection: apsw.Connection, tenant: int, index: TextIndex, seqs: list
 
 
 def forget(connection: apsw.Connection, tenant: int, subject: int) -> None:
-    """Take a subject's words out of the index, and out of its pages."""
+    """Take a subject's words out of the index, and out of its pages, once their content is gone.
+
+    A short message is indexed with the end of what was said before it, so those that follow are indexed anew.
+    """
     index = TextIndex(connection, texts.table(tenant))
     if index.exists():
-        doomed = [seq for (seq,) in ask(connection, queries()["texts_of_subject"], (tenant, subject))]
+        doomed = {seq for (seq,) in ask(connection, queries()["texts_of_subject"], (tenant, subject))}
         if doomed:
-            index.remove(doomed)
+            after = {seq for (seq,) in ask(connection, queries()["messages_after_subject"], (tenant, subject))} - doomed
+            known = after & set(index.rowids())
+            index.remove(sorted(doomed | known))
+            _fill(connection, tenant, index, sorted(known))
             index.scrub()

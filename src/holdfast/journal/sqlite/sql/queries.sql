@@ -408,6 +408,18 @@ WHERE p.tenant = ?1 AND e.content IS NOT NULL
 -- name: events_by_seq
 SELECT e.* FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
 
+-- name: messages_after_subject
+-- Messages that may have been indexed with the end of a subject's message: up to the next one that stands.
+SELECT DISTINCT e.seq FROM events AS a
+CROSS JOIN messages AS m ON m.tenant = a.tenant AND m.stream = a.stream AND m.version > a.version
+    AND m.version <= coalesce((
+        SELECT n.version FROM messages AS n
+        WHERE n.tenant = a.tenant AND n.stream = a.stream AND n.version > a.version AND n.retracted IS NULL
+        ORDER BY n.version LIMIT 1
+    ), 9000000000000000000)
+CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
+WHERE a.tenant = ?1 AND a.subject = ?2 AND a.event_type = 'message.appended'
+
 -- name: texts_of_subject
 SELECT seq FROM events WHERE tenant = ?1 AND subject = ?2 AND event_type IN ('message.appended', 'state.written')
 

@@ -1,0 +1,30 @@
+"""Entries that were to live as long as a session go with it, in the commit that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.core.entries import MAX_PAGE
+from holdfast.flow.entries import deleted_draft, stored_entry
+from holdfast.ports import Acting, Ports
+from holdfast.records.entries import EntryPage
+from holdfast.records.events.envelope import Draft
+
+
+def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
+    """The deletions that the end of a session entails, by stream."""
+    found: dict[str, list[Draft]] = {}
+    for stream in streams:
+        # At the beginning of time nothing is over yet: what has expired goes as well.
+        page = EntryPage(now=0, lifetime="session", limit=MAX_PAGE)
+        keys = [stored_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
+        if keys:
+            found[stream] = [deleted_draft(key, cause="session") for key in keys]
+    return found
+
+
+def clear_transients(ports: Ports, acting: Acting, streams: Iterable[str]) -> None:
+    """What lay over the entries of a session is gone with it."""
+    if ports.transients is not None:
+        for stream in streams:
+            ports.transients.clear((acting.tenant, stream))
