@@ -1,0 +1,169 @@
+"""Cozo's embedded engine: opened by one process at a time, asked in its language, and its failures in holdfast's words.
+
+Values reach a script as parameters only. The engine counts relations in memory, so two processes
+with one file would write over each other: the second one is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from cozo_embedded import CozoDbPy  # type: ignore[import-untyped]
+
+from holdfast.errors import (
+    Busy,
+    Closed,
+    Corrupt,
+    HoldfastError,
+    InvalidValue,
+    NotFound,
+    OutcomeUnknown,
+    ReadOnly,
+    StorageFull,
+    Unavailable,
+    Unsupported,
+)
+
+if sys.platform != "win32":
+    import fcntl
+
+Rows = list[list[Any]]
+ENGINES: Final = ("sqlite", "mem")
+IN_MEMORY: Final = ":memory:"
+
+_CODE = re.compile(r"\bcode:? (?:Some\()?(\d+)")
+_SAID: dict[int, tuple[type[HoldfastError], str]] = {
+    5: (Busy, "is locked by another process. Try again, or find the process that holds it."),
+    6: (Busy, "is locked by another process. Try again, or find the process that holds it."),
+    8: (ReadOnly, "cannot be written. Check the permissions of the file and of its folder."),
+    11: (Corrupt, "is damaged. Stop writing to it, and restore it from a backup."),
+    13: (StorageFull, "does not fit the disk any more, and nothing was written. Free space."),
+    14: (Unavailable, "cannot be opened. Check that it is a file, and the permissions of it and of its folder."),
+    26: (Corrupt, "is not a Cozo database. Give the path of one, or of a new file."),
+}
+"""What SQLite's codes mean, by which Cozo keeps its file."""
+_IO_ERROR = 10
+
+
+class CozoEngine:
+    """One open database."""
+
+    def __init__(self, path: str | os.PathLike[str], engine: str) -> None:
+        if engine not in ENGINES:
+            raise InvalidValue(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}.")
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text:
+            raise InvalidValue(f"Give the path of a Cozo database as text, or {IN_MEMORY!r}.")
+        if (engine == "mem") != (text == IN_MEMORY):
+            raise InvalidValue(
+                f"engine='mem' goes with the path {IN_MEMORY!r}, and engine='sqlite' with that of a file."
+            )
+        self.durable = engine != "mem"
+        self.name = f"The Cozo database {text}"
+        self._lock = _locked(Path(text), self.name) if self.durable else None
+        try:
+            with _translated(self.name):
+                self._database = CozoDbPy(engine, text if self.durable else "", "{}")
+        except BaseException:
+            self._unlock()
+            raise
+
+    def read(self, script: str, **params: Any) -> Rows:
+        """What a script of ours finds."""
+        with _translated(self.name):
+            return self._run(script, params, writes=False)
+
+    def write(self, script: str, **params: Any) -> Rows:
+        """Run a script of ours, all of it or nothing."""
+        with _translated(self.name, writes=True):
+            return self._run(script, params, writes=True)
+
+    def _run(self, script: str, params: dict[str, Any], *, writes: bool) -> Rows:
+        rows: Rows = self._database.run_script(script, params, not writes)["rows"]
+        return rows
+
+    def ask(self, script: str, params: dict[str, Any]) -> dict[str, Any]:
+        """What somebody else's script finds. It cannot change anything."""
+        with _translated(self.name, theirs=True):
+            answer = self._database.run_script(script, params, True)
+        return {"headers": answer["headers"], "rows": answer["rows"]}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            if sys.platform != "win32":
+                # Said aloud: where a child was forked meanwhile, closing would not be enough.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def _translated(name: str, *, writes: bool = False, theirs: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        # A panic of the engine is no Exception; what else is none is not ours to catch.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _failure(error, name, writes=writes, theirs=theirs) from None
+
+
+def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> HoldfastError:
+    words = _words(error)
+    found = _CODE.search(words)
+    code = int(found[1]) if found else 0
+    if code == _IO_ERROR and writes:
+        return OutcomeUnknown(f"{name} failed while it was written. Open it again and read what is there.")
+    if code in _SAID:
+        kind, advice = _SAID[code]
+        return kind(f"{name} {advice}")
+    if "database closed" in words:
+        return Closed()
+    if theirs:
+        return InvalidValue(f"Cozo does not run this script: {words[:500]}")
+    if words.startswith("Cannot convert") or isinstance(error, TypeError | ValueError):
+        return InvalidValue("Cozo cannot keep this value. Use text, numbers, bytes, lists and objects of those.")
+    return Corrupt(f"{name} cannot be read as holdfast wrote it. Restore it from a backup. {words[:200]}")
+
+
+def _words(error: BaseException) -> str:
+    """The engine's message: it is given as a record, as text, or as text that is a record."""
+    said = error.args[0] if error.args else ""
+    if not isinstance(said, dict):
+        return str(said)
+    parts = [said.get("message"), *said.get("causes", ()), said.get("help")]
+    return ". ".join(str(part) for part in parts if part)
+
+
+def _locked(path: Path, name: str) -> int | None:
+    """A lock for as long as the database is open, on a file beside it."""
+    if sys.platform == "win32":
+        return None
+    try:
+        handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise NotFound(f"There is no folder {path.parent}. Create it, or correct the path.") from None
+    except OSError as error:
+        raise ReadOnly(f"{name} cannot be opened for writing: {error.strerror}. Check the permissions.") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise Busy(f"{name} is open already, and takes one process at a time. Close it there first.") from None
+    except OSError as error:
+        os.close(handle)
+        raise Unsupported(
+            f"The file system of {path} does not lock files ({error.strerror}). Use a local disk."
+        ) from None
+    return handle

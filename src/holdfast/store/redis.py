@@ -1,0 +1,221 @@
+"""The store in Redis: shared by many processes, as durable as that server is set up to be.
+
+Every write is one Lua script that compares, counts and keeps the list of keys in order, so that
+readers see all of it or nothing. Names in Redis are hashes; keys and values are only ever data.
+Run it without eviction: an entry that the server evicts is gone, and one that has expired is freed
+by the server itself a while after its time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Unsupported
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.ids import check_id
+from holdfast.store.redis_connection import NOT_AN_ENTRY, RedisConnection, Script
+
+GRACE_MS: Final = 60_000
+"""How long after its time the server keeps an entry. Readers compare with their own clock, which may run behind."""
+COUNTED_MS: Final = 30 * 24 * 3600 * 1000
+"""How long a scope's last version is remembered after its last write."""
+AT_ONCE: Final = 256
+
+_CURRENT = f"""
+local head = redis.call('GETRANGE', KEYS[1], 0, 31)
+local current = '0'
+if head ~= '' then
+  current = string.match(head, '^(%d+)\\n')
+  if not current then return redis.error_reply('{NOT_AN_ENTRY}') end
+end
+if ARGV[1] ~= '' and ARGV[1] ~= current then return false end
+local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
+"""
+# What may fail comes before the first write: a script that stops half way is not undone.
+# The time is the floor of every version, so that a server that lost its newest writes, or all of them,
+# does not give the same version to something else.
+_PUT = Script(
+    _CURRENT
+    + f"""
+local last = tonumber(redis.call('GET', KEYS[3]) or '0')
+if not last then return redis.error_reply('{NOT_AN_ENTRY}') end
+local time = redis.call('TIME')
+local version = math.max(last + 1, tonumber(current) + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+local text = string.format('%.0f', version)
+redis.call('SET', KEYS[3], text, 'PX', {COUNTED_MS})
+if ARGV[4] == '' then
+  redis.call('SET', KEYS[1], text .. '\\n' .. ARGV[3])
+else
+  redis.call('SET', KEYS[1], text .. '\\n' .. ARGV[3], 'PX', ARGV[4])
+end
+if not listed then redis.call('ZADD', KEYS[2], 0, ARGV[2]) end
+return text
+"""
+)
+_DROP = Script(
+    _CURRENT
+    + """
+if listed then redis.call('ZREM', KEYS[2], ARGV[2]) end
+return redis.call('DEL', KEYS[1])
+"""
+)
+_SWEEP = Script(
+    """
+for place, key in ipairs(ARGV) do
+  if redis.call('EXISTS', KEYS[place + 1]) == 0 then redis.call('ZREM', KEYS[1], key) end
+end
+return 0
+"""
+)
+
+
+class RedisStore:
+    """Entries as strings, and for each scope the sorted set of its keys. It connects with the first call."""
+
+    def __init__(self, url: str, *, prefix: str = "holdfast") -> None:
+        if set(check_id(prefix, "prefix")) & set("{}"):
+            raise InvalidValue("prefix must not hold braces: they say where a Redis cluster keeps a key.")
+        self._prefix = prefix
+        self._server = RedisConnection(url)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return frozenset({"shared"})
+
+    def get(self, scope: str, key: str) -> Stored | None:
+        body = self._server.ask("GET", self._entry(scope, key))
+        return None if body is None else self._read(body)
+
+    def put(
+        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+    ) -> int | None:
+        wanted = "" if expected is None else expected
+        version = self._server.run(
+            _PUT,
+            [*self._names(scope, key), self._name(scope, "version")],
+            [wanted, key, _written(entry), _freed(entry)],
+        )
+        return None if version is None else int(version)
+
+    def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
+        wanted = "" if expected is None else expected
+        gone = self._server.run(_DROP, self._names(scope, key), [wanted, key])
+        return None if gone is None else bool(gone)
+
+    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+        found: list[tuple[str, Stored]] = []
+        for keys, entries in self._stretches(scope, page):
+            gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
+            if gone:
+                self._sweep(scope, gone)
+            found += [
+                (key, entry)
+                for key, entry in zip(keys, entries, strict=True)
+                if entry is not None and entry.live(page.now) and page.lifetime in (None, entry.lifetime)
+            ]
+            if len(found) >= page.limit:
+                break
+        return found[: page.limit]
+
+    def _stretches(self, scope: str, page: EntryPage) -> Iterator[tuple[list[str], list[Stored | None]]]:
+        """Keys in order with what is there for each; longer ones as long as the page is not full."""
+        after, wanted = page.after, min(page.limit, AT_ONCE)
+        while True:
+            lowest, highest = _bounds(page.prefix, after)
+            found = self._server.ask("ZRANGEBYLEX", self._name(scope, "keys"), lowest, highest, "LIMIT", 0, wanted)
+            keys = [_text(key, self._server.place) for key in found]
+            if keys:
+                bodies = self._server.ask("MGET", *(self._entry(scope, key) for key in keys))
+                yield keys, [None if body is None else self._read(body) for body in bodies]
+            if len(keys) < wanted:
+                return
+            after, wanted = keys[-1], min(2 * wanted, AT_ONCE)
+
+    def _sweep(self, scope: str, keys: Sequence[str]) -> None:
+        """Take keys off the list whose entries the server has freed, unless they were written again."""
+        names = [self._name(scope, "keys"), *(self._entry(scope, key) for key in keys)]
+        try:
+            self._server.run(_SWEEP, names, keys)
+        except HoldfastError:
+            pass  # It only saves memory, and whoever reads from a replica may not write.
+
+    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+        """Nothing: Redis holds what it cannot look into."""
+        return []
+
+    def link(self, edge: Edge) -> None:
+        raise Unsupported(_NO_GRAPH)
+
+    def unlink(self, edge: Edge) -> bool:
+        raise Unsupported(_NO_GRAPH)
+
+    def edges(self, query: EdgeQuery) -> list[Edge]:
+        raise Unsupported(_NO_GRAPH)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _names(self, scope: str, key: str) -> list[str]:
+        return [self._entry(scope, key), self._name(scope, "keys")]
+
+    def _entry(self, scope: str, key: str) -> str:
+        return self._name(scope, f"entry:{_hashed(key)}")
+
+    def _name(self, scope: str, what: str) -> str:
+        # In braces: a cluster keeps everything of one scope on one node, as scripts need it.
+        return f"{self._prefix}:{{{_hashed(scope)}}}:{what}"
+
+    def _read(self, body: bytes) -> Stored:
+        version, separator, rest = body.partition(b"\n")
+        try:
+            if not separator:
+                raise ValueError
+            return replace(_DECODER.decode(rest), version=int(version))
+        except (ValueError, msgspec.MsgspecError):
+            raise Corrupt(
+                f"{self._server.place} holds something under our keys that is not an entry. "
+                "Use another prefix or database number, or remove it."
+            ) from None
+
+
+_DECODER = msgspec.msgpack.Decoder(Stored)
+_NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _written(entry: Stored) -> bytes:
+    """An entry in bytes, without what it does not say; the version is put before them by the script."""
+    said: dict[str, Any] = {
+        name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"
+    }
+    return msgspec.msgpack.encode(said)
+
+
+def _freed(entry: Stored) -> int | str:
+    """In how many milliseconds the server may free it; nothing for an entry that stays."""
+    if entry.expires_at is None:
+        return ""
+    return max(0, entry.expires_at - entry.written_at) + GRACE_MS
+
+
+def _bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
+    """From where to where in the list of keys. UTF-8 sorts as its code points do, and no byte of it is 255."""
+    lowest = b"[" + prefix.encode() if prefix else b"-"
+    if after is not None and after >= prefix:
+        lowest = b"(" + after.encode()
+    return lowest, b"(" + prefix.encode() + b"\xff" if prefix else b"+"
+
+
+def _text(key: bytes, place: str) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise Corrupt(f"{place} holds something under our keys that is not a key. Use another prefix.") from None
