@@ -25,7 +25,8 @@ from holdfast.async_frame import AsyncFrame
 from holdfast.async_index import AsyncIndexView
 from holdfast.async_journal import AsyncJournalView
 from holdfast.async_session import AsyncSession
-from holdfast.cli.main import COMMANDS, EXIT_CODES, exit_code, make_app
+from holdfast.cli.commands import COMMANDS
+from holdfast.cli.main import EXIT_CODES, command_of, exit_code, make_app
 from holdfast.client import Holdfast
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
@@ -266,8 +267,8 @@ CLI_INTRO = """
 The journal is the first argument, `PATH`: a path or `sqlite:///path`. It may be left out when
 `HOLDFAST_URL` names it. Commands that only look never make a new journal.
 
-`--json` is on every command: one object, or for `log` one object a line, on standard output and
-nothing else. What goes wrong is one line on standard error. Tables are coloured on a terminal only,
+`--json` is on every command: one object, or for `log` and `effects run` one object a line, on standard
+output and nothing else. What goes wrong is one line on standard error. Tables are coloured on a terminal only,
 and whatever takes longer than a second shows a bar there.
 
 ## Exit codes
@@ -280,7 +281,7 @@ def cli() -> str:
     parts = [CLI_INTRO, table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])]
     for name, command in COMMANDS.items():
         usage = f"holdfast {name} [OPTIONS] {command.arguments}".rstrip()
-        rows = [_option(argument) for argument in app[name].assemble_argument_collection()]
+        rows = [_option(argument) for argument in command_of(app, name).assemble_argument_collection()]
         more = f" {command.more}" if command.more else ""
         parts.append(f"## holdfast {name}\n\n```text\n{usage}\n```\n\n{command.help}{more}\n\n{table(['', ''], rows)}")
     return page("Command line", *parts)
@@ -288,7 +289,8 @@ def cli() -> str:
 
 def _option(argument: Any) -> list[str]:
     hints = [kind for kind in typing.get_args(argument.hint) or (argument.hint,) if kind is not type(None)]
-    value = "" if bool in hints or not argument.name.startswith("-") else {int: " N"}.get(hints[0], " TEXT")
+    number = hints[0] in (int, float)
+    value = "" if bool in hints or not argument.name.startswith("-") else " N" if number else " TEXT"
     default = f" Default: {argument.field_info.default}." if argument.show_default else ""
     return [f"`{argument.name}{value}`", f"{argument.parameter.help}{default}"]
 
