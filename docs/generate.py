@@ -28,6 +28,7 @@ from holdfast.async_session import AsyncSession
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import EXIT_CODES, command_of, exit_code, make_app
 from holdfast.client import Holdfast
+from holdfast.client_effects import Effects
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
@@ -304,6 +305,10 @@ for `async with`, with the members of `Frame`, of which {awaited} are methods to
 `run` awaits an async function and runs any other in a thread; callbacks given to `on` are called
 on the loop and may be async.
 
+`hf.state(scope)` gives an `AsyncState` with the members of `State` to be awaited;
+`holdfast.open_store_async` gives an `AsyncStateStore` for another technology. Operators, sinks and
+embedders may be async; an operator that is gets an `AsyncStateReader`.
+
 `await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
 methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
 all of it. A pack is complete when it is there, so rendering it waits for nothing. A summarizer and
@@ -349,9 +354,27 @@ What may be given when a journal is opened:
   [Hand-over to memory](../concepts/sessions.md#hand-over-to-memory).
 - `summarizer`: a function from messages to text, or an object with `name` and
   `summarise(messages, *, max_tokens) -> str`. See [Summaries](../concepts/windows.md#summaries).
+- `embedder`: `"wordllama"`, a model's folder, an address, a function from texts to vectors, or an object with
+  `name` and `embed(texts)`. See [Vectors](../concepts/search.md#vectors).
 """
 
-SLOTS = {"id": "The session's id.", "thread": "Which line of the session this is."}
+KEPT = """
+`StateStore`: called with a scope it gives the `State` of that scope. `holdfast.open_store` gives one for another
+technology. See [State](../concepts/state.md).
+"""
+
+ENTRIES = (
+    "`name in state` tells whether a key has a value; iterating gives the keys. See [State](../concepts/state.md)."
+)
+TYPES = "See [Values of your own types](../concepts/state.md#values-of-your-own-types)."
+DECLARED = "See [Effects](../concepts/effects.md)."
+STORES = (holdfast.open_store, holdfast.open_store_async)
+
+SLOTS = {
+    "id": "The session's id.",
+    "thread": "Which line of the session this is.",
+    "scope": "The scope, as text.",
+}
 """What is an attribute and nothing more has no docstring of its own."""
 
 RECORDS = (
@@ -383,6 +406,27 @@ RECORDS = (
     holdfast.Imported,
     holdfast.Repair,
     holdfast.ModelInfo,
+    holdfast.Entry,
+    holdfast.Revision,
+    holdfast.SearchResult,
+    holdfast.Edge,
+    holdfast.Reached,
+    holdfast.OperatorOutput,
+    holdfast.Operated,
+    holdfast.EffectOutcome,
+    holdfast.WriteState,
+    holdfast.DeleteState,
+    holdfast.LinkState,
+    holdfast.UnlinkState,
+    holdfast.PushFrame,
+    holdfast.Delegate,
+    holdfast.Handoff,
+    holdfast.RequestApproval,
+    holdfast.Signal,
+    holdfast.Custom,
+    holdfast.DeclaredEffect,
+    holdfast.EffectInfo,
+    holdfast.Dispatched,
 )
 
 PARTS = (
@@ -403,11 +447,18 @@ def python() -> str:
     return page(
         "Python",
         "Everything that `import holdfast` offers. What is not on this page is not public.",
-        _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore),
+        _functions("Opening", "", holdfast.open, holdfast.open_async, holdfast.restore, *STORES),
         PORTS,
         _methods("Holdfast", Holdfast),
         _methods("Session", Session, TALK),
         _methods("ContextPack", holdfast.ContextPack, PACK),
+        _methods("hf.state", holdfast.StateStore, KEPT),
+        _methods("State", holdfast.State, ENTRIES),
+        f"## StateReader\n\n{summary(holdfast.StateReader)} It has the reading methods of `State`.",
+        _functions("Types of values", TYPES, holdfast.register_type),
+        _methods("hf.effects", Effects, DECLARED),
+        _methods("WebhookSink", holdfast.WebhookSink, made=True),
+        _functions("Receiving webhooks", "", holdfast.verify_webhook),
         _methods("hf.journal", JournalView),
         _methods("Frame", Frame, BLOCK),
         _methods("hf.index", IndexView, LOW_LEVEL),
@@ -496,7 +547,8 @@ def _members(kind: type[Any]) -> str:
     rows = []
     for field in msgspec.structs.fields(kind):
         about = f" {described[field.name]}" if field.name in described else ""
-        rows.append([f"`{field.name}`", f"`{kind.__annotations__[field.name]}`{about}"])
+        written = next(base.__annotations__[field.name] for base in kind.__mro__ if field.name in base.__annotations__)
+        rows.append([f"`{field.name}`", f"`{written}`{about}"])
     rows += [[f"`{n}`", summary(p.fget)] for n, p in vars(kind).items() if isinstance(p, property)]
     methods = [m for n, m in vars(kind).items() if inspect.isfunction(m) and not n.startswith("_")]
     return table(["", ""], rows + [_callable(method, "", method=True) for method in methods])

@@ -25,6 +25,7 @@ from holdfast.client_pack import ContextPack
 from holdfast.client_session import Session
 from holdfast.client_state import State, StateReader, StateStore, open_store
 from holdfast.connect import restore
+from holdfast.core.value_types import register_type
 from holdfast.errors import (
     ActorBusy,
     AlreadyAnswered,
@@ -40,6 +41,7 @@ from holdfast.errors import (
     DuplicateFrame,
     EffectFailed,
     EffectNotFound,
+    EffectRefused,
     EntryNotFound,
     FrameEnded,
     FrameNotFound,
@@ -67,6 +69,7 @@ from holdfast.errors import (
     ReadOnly,
     RedactionFailed,
     Refused,
+    RetryLater,
     SessionClosed,
     SessionNotFound,
     StaleEpoch,
@@ -83,11 +86,28 @@ from holdfast.errors import (
     VersionConflict,
     Waiting,
 )
-from holdfast.core.value_types import register_type
 from holdfast.flow.porting import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
+from holdfast.records.effects import (
+    Custom,
+    DeclaredEffect,
+    Delegate,
+    DeleteState,
+    Dispatched,
+    EffectInfo,
+    EffectOutcome,
+    Handoff,
+    LinkState,
+    Operated,
+    OperatorOutput,
+    PushFrame,
+    RequestApproval,
+    Signal,
+    UnlinkState,
+    WriteState,
+)
 from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.frames import Limits
@@ -114,11 +134,14 @@ from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from holdfast.async_client import AsyncHoldfast, open_async
+    from holdfast.async_reading import AsyncStateReader
     from holdfast.async_session import AsyncSession
+    from holdfast.async_state import AsyncState, AsyncStateStore, open_store_async
     from holdfast.core.windows import Window
     from holdfast.migrating import DualWrite
     from holdfast.model.models import model_info, register_model
     from holdfast.model.summarizers import ModelSummarizer
+    from holdfast.webhook import WebhookSink, verify_webhook
     from holdfast.windows import count_tokens, sliding, summarised
 
 __all__ = [
@@ -130,6 +153,9 @@ __all__ = [
     "Asked",
     "AsyncHoldfast",
     "AsyncSession",
+    "AsyncState",
+    "AsyncStateReader",
+    "AsyncStateStore",
     "BudgetExhausted",
     "BudgetTooSmall",
     "Busy",
@@ -139,14 +165,22 @@ __all__ = [
     "ContextPack",
     "ConversationSlice",
     "Corrupt",
+    "Custom",
     "DeadlineExceeded",
+    "DeclaredEffect",
+    "Delegate",
+    "DeleteState",
+    "Dispatched",
     "Draining",
     "DualWrite",
     "DuplicateFrame",
     "ERASED",
     "Edge",
     "EffectFailed",
+    "EffectInfo",
     "EffectNotFound",
+    "EffectOutcome",
+    "EffectRefused",
     "EndedConversation",
     "Entry",
     "EntryNotFound",
@@ -160,6 +194,7 @@ __all__ = [
     "FrameNotFound",
     "FrameSuspended",
     "HandleInfo",
+    "Handoff",
     "HasLiveChildren",
     "HasOpenCalls",
     "Holdfast",
@@ -172,6 +207,7 @@ __all__ = [
     "KeyReused",
     "LimitExceeded",
     "Limits",
+    "LinkState",
     "MaxDepthExceeded",
     "Message",
     "MessageNotFound",
@@ -181,10 +217,13 @@ __all__ = [
     "NotAJournal",
     "NotFound",
     "NotOwner",
+    "Operated",
+    "OperatorOutput",
     "OutcomeUnknown",
     "ParentNotActive",
     "ParentNotFound",
     "PendingWork",
+    "PushFrame",
     "QuestionExpired",
     "QuestionInfo",
     "QuestionNotFound",
@@ -194,6 +233,8 @@ __all__ = [
     "RedactionFailed",
     "Refused",
     "Repair",
+    "RequestApproval",
+    "RetryLater",
     "Revision",
     "Scope",
     "SearchResult",
@@ -202,6 +243,7 @@ __all__ = [
     "SessionInfo",
     "SessionNotFound",
     "Settings",
+    "Signal",
     "StaleEpoch",
     "State",
     "StateReader",
@@ -221,24 +263,29 @@ __all__ = [
     "ToolDef",
     "ToolPairingError",
     "Unavailable",
+    "UnlinkState",
     "Unsupported",
     "Usage",
     "ValueMismatch",
     "Verified",
     "VersionConflict",
     "Waiting",
+    "WebhookSink",
     "Window",
+    "WriteState",
     "__version__",
     "count_tokens",
     "model_info",
     "open",
     "open_async",
     "open_store",
+    "open_store_async",
     "register_model",
     "register_type",
     "restore",
     "sliding",
     "summarised",
+    "verify_webhook",
 ]
 
 
@@ -246,15 +293,21 @@ __all__ = [
 _LATER = {
     "AsyncHoldfast": "holdfast.async_client",
     "AsyncSession": "holdfast.async_session",
+    "AsyncState": "holdfast.async_state",
+    "AsyncStateReader": "holdfast.async_reading",
+    "AsyncStateStore": "holdfast.async_state",
     "DualWrite": "holdfast.migrating",
     "ModelSummarizer": "holdfast.model.summarizers",
+    "WebhookSink": "holdfast.webhook",
     "Window": "holdfast.core.windows",
     "count_tokens": "holdfast.windows",
     "model_info": "holdfast.model.models",
     "open_async": "holdfast.async_client",
+    "open_store_async": "holdfast.async_state",
     "register_model": "holdfast.model.models",
     "sliding": "holdfast.windows",
     "summarised": "holdfast.windows",
+    "verify_webhook": "holdfast.webhook",
 }
 
 

@@ -5,29 +5,37 @@ Cancelling an await does not cancel the write; its key answers what happened.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.async_effects import AnyOperator, AsyncEffects
+from holdfast.async_embedding import AnyEmbedder, embedder_on_a_loop, searching
 from holdfast.async_frame import AsyncFrame, RootFrame
 from holdfast.async_index import AsyncIndexView
 from holdfast.async_journal import AsyncJournalView
 from holdfast.async_memory import AsyncMemory, offering, on_a_loop
+from holdfast.async_opening import Opening, close_with
 from holdfast.async_session import AsyncSession, paged
+from holdfast.async_state import AsyncStateStore
 from holdfast.async_summing import AnySummarizer
 from holdfast.async_threads import Threads, on_loop
 from holdfast.client import Holdfast, frame_scope
 from holdfast.client import open as open_sync
+from holdfast.client_effects import Effects
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
+from holdfast.client_state import StateStore
+from holdfast.flow import state
 from holdfast.ports import Clock, Ids, Memory, Tokenizer
+from holdfast.records.effects import Operated
+from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
 from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
-from holdfast.records.scope import MAIN_THREAD
+from holdfast.records.scope import MAIN_THREAD, Address
 from holdfast.records.settings import Settings
 
 
@@ -141,6 +149,33 @@ class AsyncHoldfast:
         found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
         return paged(self._threads, found)
 
+    @property
+    def state(self) -> AsyncStateStore:
+        """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
+        kept = StateStore(state.storage(self._client._ports, self._client._acting), owner=False)
+        return AsyncStateStore(kept, self._threads)
+
+    @property
+    def effects(self) -> AsyncEffects:
+        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        return AsyncEffects(Effects(self._client._ports, self._client._acting), self._threads)
+
+    async def operate(
+        self,
+        operator: AnyOperator,
+        input: Any = None,
+        *,
+        scope: Address | None = None,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> Operated:
+        """See Holdfast.operate. An async operator is awaited, and reads with `await` as well."""
+        return await self.effects.operate(operator, input, scope=scope, key=key, name=name)
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """See Holdfast.search."""
+        return await searching(self._threads, lambda: self._client.search(query, limit=limit))
+
     async def sweep_sessions(self) -> SweptSessions:
         """See Holdfast.sweep_sessions."""
         return await offering(self._threads, self._client.sweep_sessions)
@@ -183,12 +218,8 @@ class AsyncHoldfast:
 
     async def close(self) -> None:
         """Let go of the journal, also when the awaiting task is cancelled meanwhile."""
-        if self._client._owner and not self._threads.closed:
-            closing = asyncio.ensure_future(self._threads.run(self._client.close))
-            try:
-                await asyncio.shield(closing)
-            finally:
-                self._threads.close()
+        if self._client._owner:
+            await close_with(self._threads, self._client.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -202,43 +233,6 @@ class AsyncHoldfast:
         return f"Async{self._client!r}"
 
 
-class Opening:
-    """A client on its way: `hf = await opening`, or `async with opening as hf`, which also closes it."""
-
-    def __init__(self, make: Callable[[], Holdfast]) -> None:
-        self._make = make
-        self._client: AsyncHoldfast | None = None
-
-    async def _open(self) -> AsyncHoldfast:
-        threads = Threads()
-        opening = asyncio.ensure_future(threads.run(self._make))
-        try:
-            client = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unclaimed)
-            raise
-        self._client = AsyncHoldfast(client, threads)
-        return self._client
-
-    def __await__(self) -> Generator[Any, None, AsyncHoldfast]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> AsyncHoldfast:
-        return await self._open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-
-def _close_unclaimed(opening: asyncio.Future[Holdfast]) -> None:
-    """Nobody waits for this client any more: it must not keep its files open."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
-
-
 def open_async(
     url: str | os.PathLike[str],
     *,
@@ -250,14 +244,17 @@ def open_async(
     redact: Callable[[str], str] | None = None,
     memory: Memory | AsyncMemory | None = None,
     summarizer: AnySummarizer | None = None,
-) -> Opening:
+    embedder: AnyEmbedder | None = None,
+) -> Opening[AsyncHoldfast]:
     """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
 
-    A memory and a summarizer may be async here. Those that are not run in threads, as `tokenizer` and `redact` do.
+    A memory, a summarizer and an embedder may be async here. Those that are not run in threads, as `tokenizer` and
+    `redact` do.
     """
     either: Any = summarizer  # Only `compact` calls it, and knows both kinds.
-    return Opening(
-        lambda: open_sync(
+
+    def make() -> Holdfast:
+        return open_sync(
             url,
             durability=durability,
             settings=settings,
@@ -267,5 +264,7 @@ def open_async(
             redact=redact,
             memory=on_a_loop(memory),
             summarizer=either,
+            embedder=embedder_on_a_loop(embedder),
         )
-    )
+
+    return Opening(make, AsyncHoldfast)

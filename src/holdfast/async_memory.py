@@ -6,23 +6,18 @@ waits for itself. It waits for no loop that has stopped: then the offer failed, 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent import futures
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from holdfast.async_loops import awaited, crossing
 from holdfast.async_threads import Threads
-from holdfast.errors import Refused, Unavailable
+from holdfast.errors import Refused
 from holdfast.ports import EndedConversation, Memory
 
 MEMORY = "holdfast-memory"
-POLL_SECONDS = 1.0
 
 T = TypeVar("T")
-
-_loop_of_offer: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("holdfast_loop_of_offer", default=None)
 
 
 class AsyncMemory(Protocol):
@@ -41,7 +36,10 @@ class MemoryOnALoop:
         """Returns once the memory has taken it, whichever way it does."""
         made = self._memory.take(ended)
         if inspect.isawaitable(made):
-            _wait_for(made if inspect.iscoroutine(made) else _awaited(made))
+            nowhere = Refused(
+                "An async memory is offered something by the asyncio client only: close and sweep with that."
+            )
+            awaited(made, what="memory", nowhere=nowhere)
 
 
 def on_a_loop(memory: Memory | AsyncMemory | None) -> Memory | None:
@@ -52,36 +50,4 @@ def on_a_loop(memory: Memory | AsyncMemory | None) -> Memory | None:
 
 async def offering(threads: Threads, work: Callable[[], T]) -> T:
     """Run what may offer something to memory, in a thread. Once begun, it goes on even if the await is cancelled."""
-    before = _loop_of_offer.set(asyncio.get_running_loop())
-    try:
-        running = threads.submit(MEMORY, work)
-    finally:
-        _loop_of_offer.reset(before)
-    return await asyncio.wrap_future(running)
-
-
-def _wait_for(made: Coroutine[Any, Any, object]) -> None:
-    loop = _loop_of_offer.get()
-    if loop is None or asyncio._get_running_loop() is loop:
-        made.close()
-        raise Refused("An async memory is offered something by the asyncio client only: close and sweep with that.")
-    try:
-        taking = asyncio.run_coroutine_threadsafe(made, loop)
-    except RuntimeError:
-        made.close()
-        raise _stopped() from None
-    while not futures.wait([taking], POLL_SECONDS).done:
-        if not loop.is_running():
-            taking.cancel()
-            if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
-                made.close()  # Nobody will start it any more.
-            raise _stopped()
-    taking.result()
-
-
-def _stopped() -> Unavailable:
-    return Unavailable("The event loop that memory was to be awaited on has stopped. The next sweep offers it again.")
-
-
-async def _awaited(made: Awaitable[object]) -> object:
-    return await made
+    return await crossing(threads, MEMORY, work)

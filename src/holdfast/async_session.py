@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, overload
 
+from holdfast.async_embedding import searching
 from holdfast.async_memory import offering
 from holdfast.async_summing import AnySummarizer, Compacting
 from holdfast.async_threads import Threads
 from holdfast.client_pack import ContextPack
 from holdfast.client_session import SUMMARY_TOKENS, Session
 from holdfast.flow.porting import Imported
+from holdfast.records.entries import SearchResult
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolCallRequest, ToolDef
 from holdfast.records.reports import Progress
@@ -146,6 +148,10 @@ class AsyncSession:
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return paged(self._threads, iter(self._session))
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """See Session.search. An async embedder is awaited here."""
+        return await searching(self._threads, lambda: self._session.search(query, limit=limit))
 
     async def pack(self, budget: int | None = None, *, max_messages: int | None = None) -> ContextPack:
         """See Session.pack. Images and files are read with it, so that nothing waits for the disk afterwards."""

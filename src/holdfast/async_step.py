@@ -26,11 +26,11 @@ class Step:
 
     def __init__(self, frame: Frame, threads: Threads, key: str, if_interrupted: str) -> None:
         self._threads = threads
-        self._frame, self._key = frame.id, key
         of = frame._ports, frame._acting, frame.id, key
         self._begin: Callable[[], Begun] = partial(steps.begin, *of, if_interrupted)
         self._done: Callable[[str, Any], Any] = partial(steps.done, *of)
         self._failed: Callable[[str, BaseException], None] = partial(steps.failed, *of)
+        self._leave: Callable[[], None] = partial(steps.leave, *of)
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """What the step gives, or gave before."""
@@ -110,9 +110,6 @@ class Step:
             self._leave()
             if inspect.iscoroutine(made):
                 made.close()
-
-    def _leave(self) -> None:
-        steps.RUNNING.leave(self._frame, self._key)
 
 
 def is_async(fn: Any) -> bool:

@@ -11,21 +11,24 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from holdfast.client_effects import Effects
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_session import Session
-from holdfast.client_state import StateStore
+from holdfast.client_state import StateReader, StateStore
 from holdfast.connect import Beside, connect
+from holdfast.errors import Refused
 from holdfast.flow import handing, listing, owning, searching, sessions, state
 from holdfast.ports import Acting, Clock, Embedder, Ids, Memory, Ports, Summarizer, Tokenizer
+from holdfast.records.effects import Operated
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
 from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
-from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.records.scope import MAIN_THREAD, Address, Scope
 from holdfast.records.settings import Settings
 
 _warned: list[bool] = []
@@ -155,6 +158,24 @@ class Holdfast:
         _warn_inside_a_loop()
         return StateStore(state.storage(self._ports, self._acting), owner=False)
 
+    @property
+    def effects(self) -> Effects:
+        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        _warn_inside_a_loop()
+        return Effects(self._ports, self._acting)
+
+    def operate(
+        self,
+        operator: Callable[[Any, StateReader], Any],
+        input: Any = None,
+        *,
+        scope: Address | None = None,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> Operated:
+        """Run an operator, a function of (input, view), and write its output and effects in one append."""
+        return self.effects.operate(operator, input, scope=scope, key=key, name=name)
+
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Messages and entries of every conversation and scope that match a question's words, best first."""
         return searching.search_all(self._ports, self._acting, query, limit)
@@ -190,6 +211,8 @@ class Holdfast:
 
         What is still at work stays live, and the next process goes on with it.
         """
+        if not self._acting.whole:
+            raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
         leases, clock = self._ports.leases, self._ports.clock
         leases.draining = True
         began = clock.monotonic()

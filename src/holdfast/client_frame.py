@@ -69,7 +69,7 @@ class Frame(Block):
             steps.failed(self._ports, self._acting, self.id, key, begun.call, error)
             raise
         except BaseException:
-            steps.RUNNING.leave(self.id, key)  # The intent stays open: nobody knows what happened.
+            steps.leave(self._ports, self._acting, self.id, key)  # The intent stays open: nobody knows what happened.
             raise
         return typing.cast(T, typed(steps.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
 

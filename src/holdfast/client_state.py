@@ -260,7 +260,10 @@ class StateStore:
         return StateReader(self._storage, scope)
 
     def end_session(self, session: str) -> int:
-        """Delete what was to live as long as this session. The journaled store does so when a session is closed."""
+        """Delete what was to live as long as this session, in its own scope.
+
+        The journaled store does so by itself when a session is closed, and in its threads as well.
+        """
         return storing.end_session(self._storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:

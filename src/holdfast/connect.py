@@ -23,6 +23,7 @@ from holdfast.flow.meaning import VectorCache
 from holdfast.flow.observers import Observers
 from holdfast.flow.reading import check_cursor
 from holdfast.flow.redacting import check_hook
+from holdfast.flow.sinks import Sinks
 from holdfast.flow.states import StateCache
 from holdfast.flow.transients import Transients
 from holdfast.ports import Clock, Embedder, Ids, Journal, Models, Ports, Summarizer, Tokenizer
@@ -209,6 +210,7 @@ def assemble(
         summarizer=beside.summarizer,
         embedder=None if beside.embedder is None else embedder_for(beside.embedder),
         transients=Transients(settings.transient_entries),
+        sinks=Sinks(),
         vectors=VectorCache(settings.cached_vectors),
     )
 

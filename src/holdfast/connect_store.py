@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.ambient import SystemClock
-from holdfast.connect import check_settings, embedder_for, settings_from_environment, text_of
+from holdfast.connect import DURABILITIES, check_settings, embedder_for, settings_from_environment, text_of
 from holdfast.core.entries import shown
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.flow.storing import Storage
@@ -32,15 +32,16 @@ def open_storage(
 ) -> Storage:
     """A store with its rules. `options` are those that only some backends take."""
     settings = check_settings(settings_from_environment() if settings is None else settings)
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    # The store comes last: whatever is refused before it leaves nothing open behind.
+    embeds, text = embedder_for(embedder), _text(url)
     return Storage(
-        store=_open(
-            _text(url), settings, {name: value for name, value in (options or {}).items() if value is not None}
-        ),
+        store=_open(text, settings, given),
         clock=clock or SystemClock(),
         settings=settings,
         transients=Transients(settings.transient_entries),
         tenant=DEFAULT_TENANT,
-        embedder=embedder_for(embedder),
+        embedder=embeds,
     )
 
 
@@ -91,7 +92,10 @@ def _fs(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> St
 def _sqlite(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
     from holdfast.store.sqlite import SqliteStore
 
-    return SqliteStore(_path(text), settings=settings, **options)
+    durability = options.get("durability", "full")
+    if durability not in DURABILITIES:
+        raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {shown(durability)}.")
+    return SqliteStore(_path(text), settings=settings, durability=durability)
 
 
 def _redis(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -298,11 +298,11 @@ class Sinks(Protocol):
 
 
 class VectorCache(Protocol):
-    """Vectors of streams in memory, as (seqs, vectors). Bounded, and a hint: what is not there is read."""
+    """Vectors of streams in memory, in blocks. Bounded, and a hint: what is not there is read."""
 
-    def get(self, place: tuple[str, str, str]) -> tuple[list[int], list[bytes]]: ...
+    def get(self, place: tuple[str, str, str]) -> tuple[Any, ...]: ...
 
-    def put(self, place: tuple[str, str, str], seqs: list[int], vectors: list[bytes]) -> None: ...
+    def put(self, place: tuple[str, str, str], blocks: tuple[Any, ...]) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -369,7 +369,7 @@ class Store(Protocol):
         """Live entries in order of key by Unicode code points; the cost follows the answer."""
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """Live entries of this scope alone that match, in any order; none where neither text nor vectors are offered."""
+        """Live entries of this scope alone that match, in any order; none where nothing of the kind is offered."""
 
     def link(self, edge: Edge) -> None:
         """An edge, new or in place of the same one with other data."""
@@ -432,6 +432,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     embedder: Embedder | None = None
     transients: Transients | None = None
     vectors: VectorCache | None = None
+    sinks: Sinks | None = None
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,6 +73,8 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
         yield op(chat, name)
     yield op(chat, "messages", 3, before=several[-1])
     yield op(chat, "__iter__")
+    yield op(chat, "search", "refund of an order", limit=3)
+    yield op(chat, "search", "refund", limit=0)
     yield op(chat, "pin", sent)
     yield op(chat, "pack")
     yield op(chat, "pack", 6000, max_messages=4)

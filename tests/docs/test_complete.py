@@ -15,8 +15,10 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.cli.main import COMMANDS, EXIT_CODES, make_app
+from holdfast.cli.commands import COMMANDS
+from holdfast.cli.main import EXIT_CODES, command_of, make_app
 from holdfast.client import Holdfast
+from holdfast.client_effects import Effects
 from holdfast.client_frame import Frame
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
@@ -72,7 +74,7 @@ def test_every_command_and_option_is_documented(command: str) -> None:
     (section,) = re.findall(
         rf"^## holdfast {command}\n(.*?)(?=^## |\Z)", text("reference/cli.md"), re.MULTILINE | re.DOTALL
     )
-    for argument in make_app()[command].assemble_argument_collection():
+    for argument in command_of(make_app(), command).assemble_argument_collection():
         assert f"`{argument.name}" in section
 
 
@@ -122,6 +124,9 @@ def test_every_public_name_is_documented(public: str) -> None:
         ("Session", Session),
         ("ContextPack", ContextPack),
         ("DualWrite", DualWrite),
+        ("hf.state", holdfast.StateStore),
+        ("State", holdfast.State),
+        ("hf.effects", Effects),
     ],
 )
 def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:

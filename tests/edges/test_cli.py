@@ -16,7 +16,8 @@ from rich.console import Console
 
 import holdfast
 from holdfast import errors
-from holdfast.cli.main import COMMANDS, EXIT_CODES, exit_code, main
+from holdfast.cli.commands import COMMANDS, GROUPS
+from holdfast.cli.main import EXIT_CODES, exit_code, main
 from holdfast.cli.output import Waiting
 from holdfast.client_journal import JournalView
 
@@ -92,12 +93,15 @@ def test_help_lists_every_command(cli: Cli) -> None:
     for arguments in ([], ["--help"]):
         result = cli(*arguments)
         assert result.code == 0
-        assert all(f" {name} " in result.out for name in COMMANDS)
+        assert all(f" {name.split()[0]} " in result.out for name in COMMANDS)
+    for group in GROUPS:
+        listed = cli(group, "--help")
+        assert all(f" {name.split()[1]} " in listed.out for name in COMMANDS if name.startswith(f"{group} "))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_json(cli: Cli, name: str) -> None:
-    result = cli(name, "--help")
+    result = cli(*name.split(), "--help")
     assert result.code == 0
     assert f"Usage: holdfast {name}" in result.out
     assert COMMANDS[name].help in " ".join(result.out.split())

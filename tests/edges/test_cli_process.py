@@ -47,7 +47,7 @@ def test_help_imports_no_command_and_no_database() -> None:
         "import sys; from holdfast.cli.main import main; main(['--help']);"
         "late = {'apsw', 'rich.tree', *(f'holdfast.cli.{name}' for name in "
         "('show', 'stack', 'tree', 'questions', 'answer', 'admin', 'doctor', 'demo', 'demo_work', 'output', "
-        "'sessions', 'messages', 'transfer', 'conversation'))};"
+        "'sessions', 'messages', 'transfer', 'conversation', 'search', 'state', 'state_lists', 'effects'))};"
         "sys.exit(', '.join(late & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

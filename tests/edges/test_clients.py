@@ -16,9 +16,14 @@ import pytest
 import holdfast
 from holdfast import client
 from holdfast.async_client import AsyncHoldfast
+from holdfast.async_effects import AsyncEffects
 from holdfast.async_journal import AsyncJournalView
+from holdfast.async_reading import AsyncReads, AsyncStateReader
+from holdfast.async_state import AsyncState, AsyncStateStore
 from holdfast.client import Holdfast
+from holdfast.client_effects import Effects
 from holdfast.client_journal import JournalView
+from holdfast.client_state import Reads, State, StateReader, StateStore
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 
@@ -30,19 +35,47 @@ def _public(kind: type) -> dict[str, inspect.Signature]:
     }
 
 
-@pytest.mark.parametrize(("sync", "colour"), [(Holdfast, AsyncHoldfast), (JournalView, AsyncJournalView)])
+EITHER = {("operate", "operator"), ("add_sink", "sink")}
+"""Parameters that take more through asyncio: what may be a coroutine function there."""
+
+
+@pytest.mark.parametrize(
+    ("sync", "colour"),
+    [
+        (Holdfast, AsyncHoldfast),
+        (JournalView, AsyncJournalView),
+        (Reads, AsyncReads),
+        (State, AsyncState),
+        (StateReader, AsyncStateReader),
+        (StateStore, AsyncStateStore),
+        (Effects, AsyncEffects),
+    ],
+)
 def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type, colour: type) -> None:
     one, other = _public(sync), _public(colour)
     assert one.keys() == other.keys()
+    differ = set()
     for name, signature in one.items():
-        assert list(signature.parameters.values()) == list(other[name].parameters.values()), name
+        for given, same in zip(signature.parameters.values(), other[name].parameters.values(), strict=True):
+            assert (given.name, given.kind, given.default) == (same.name, same.kind, same.default), name
+            differ |= {(name, given.name)} if given != same else set()
         assert inspect.getdoc(getattr(colour, name)), name
+    assert differ == {(name, parameter) for name, parameter in EITHER if name in one}
 
 
-def test_both_clients_are_opened_with_the_same_and_a_loop_takes_async_functions_too() -> None:
-    one, other = (inspect.signature(function).parameters for function in (holdfast.open, holdfast.open_async))
+@pytest.mark.parametrize(
+    ("sync", "colour", "either"),
+    [
+        (holdfast.open, holdfast.open_async, {"memory", "summarizer", "embedder"}),
+        (holdfast.open_store, holdfast.open_store_async, {"embedder"}),
+    ],
+)
+def test_both_clients_are_opened_with_the_same_and_a_loop_takes_async_functions_too(
+    sync: Any, colour: Any, either: set[str]
+) -> None:
+    one, other = (inspect.signature(function).parameters for function in (sync, colour))
     assert [(p.name, p.kind, p.default) for p in one.values()] == [(p.name, p.kind, p.default) for p in other.values()]
-    assert {name for name in one if one[name] != other[name]} == {"memory", "summarizer"}
+    assert {name for name in one if one[name] != other[name]} == either
 
 
 def test_everything_public_is_listed_and_everything_listed_is_there() -> None:

@@ -1,9 +1,8 @@
-"""What the text index asks of SQLite, in counts: an append stays bounded, a search follows the place that it looks in."""
+"""What the text index asks of SQLite, in counts: an append stays bounded, a search follows its place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

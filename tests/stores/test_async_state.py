@@ -1,11 +1,10 @@
-"""State through asyncio: the same answers, one crossing each, and writes that are whole whatever is cancelled."""
+"""State through asyncio: the same answers, one crossing each; opening, closing and reading."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import inspect
-import random
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
@@ -15,16 +14,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncState, AsyncStateStore, Closed, Conflict, HoldfastError, KeyReused, StateReader
+from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
 from holdfast.async_client import AsyncHoldfast
 from holdfast.async_reading import AsyncReads, AsyncStateReader
 from holdfast.async_state import open_store_async
-from holdfast.client_state import State, open_store
-from holdfast.flow import storing
-from holdfast.flow.state import JournaledStore
+from holdfast.client_state import open_store
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play
-from tests.scale import seeded, volume
+from tests.stores.opened import KINDS, Opened
 
 Op = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 
@@ -119,7 +116,6 @@ async def _told(store: Any, crossings: Callable[[], int]) -> list[tuple[str, int
         told.append((name if not isinstance(target, StateReader) else "read in a thread", crossings() - before, shown))
 
 
-KINDS = ["memory:", "a.db", "memory: as a store", "sqlite:///store.db", "fs:///folder"]
 AT_ONCE = {"__call__", "capabilities", "scope", "reader", "read in a thread"}
 
 
@@ -138,7 +134,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
             with open_store(url.split(maxsplit=1)[0], clock=clock) as store:
                 expected = await _told(store, lambda: 1)
         monkeypatch.chdir(_folder(tmp_path / "async"))
-        async with _opened(url, FrozenClock()) as other:
+        async with Opened(url, FrozenClock()) as other:
             told = await _told(other, counted(other._threads, monkeypatch))
         for (name, _, one), (_, _, async_one) in zip(expected, told, strict=True):
             assert one == async_one, name
@@ -155,26 +151,6 @@ def _folder(path: Path) -> Path:
     return path
 
 
-class _opened:
-    """The state of a journal, or a store of its own, by its URL."""
-
-    def __init__(self, url: str, clock: FrozenClock | None = None) -> None:
-        ids = {"ids": SeededIds(clock)} if clock else {}
-        journaled = url in KINDS[:2]
-        self._opening: Any = (
-            holdfast.open_async(url, clock=clock, **ids)
-            if journaled
-            else open_store_async(url.split(maxsplit=1)[0], clock=clock)
-        )
-
-    async def __aenter__(self) -> AsyncStateStore:
-        opened: AsyncHoldfast | AsyncStateStore = await self._opening.__aenter__()
-        return opened.state if isinstance(opened, AsyncHoldfast) else opened
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._opening.__aexit__(*error)
-
-
 def test_searching_everything_and_a_session_gives_the_same_as_without_asyncio(tmp_path: Path) -> None:
     async def written(hf: AsyncHoldfast) -> None:
         chat = await hf.session("alice")
@@ -189,179 +165,6 @@ def test_searching_everything_and_a_session_gives_the_same_as_without_asyncio(tm
         assert await hf.tenant("other").search("green bicycle") == []
 
     play(written, tmp_path / "a.db")
-
-
-# many at once
-
-
-async def _hundred_sums(state: AsyncState) -> None:
-    await asyncio.gather(*(state.write("count", 1, reducer="sum") for _ in range(100)))
-    assert await state.read("count") == 100
-
-
-@pytest.mark.parametrize("url", KINDS)
-def test_a_hundred_sums_at_once_lose_none(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    async def main() -> None:
-        async with _opened(url) as store:
-            await _hundred_sums(store("user/42"))
-
-    asyncio.run(asyncio.wait_for(main(), 20))
-
-
-def test_a_sum_that_reads_before_it_crosses_to_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = AsyncState.write
-
-    async def torn(self: AsyncState, name: str, value: int, **options: Any) -> int:
-        before = await self.read(name, default=0)
-        return await write(self, name, before + value)
-
-    monkeypatch.setattr(AsyncState, "write", torn)
-
-    async def test(hf: AsyncHoldfast) -> None:
-        with pytest.raises(AssertionError):
-            await _hundred_sums(hf.state("user/42"))
-
-    play(test)
-
-
-# cancelling
-
-
-async def _cancelled_write(hf: AsyncHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = hf.state("user/42")
-    reached, opened = threading.Event(), threading.Event()
-    journal = hf._client._ports.journal
-    append = journal.append
-
-    def held(batch: Any) -> Any:
-        reached.set()
-        assert opened.wait(10)
-        return append(batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(journal, "append", held)
-        writing = asyncio.create_task(state.write("count", 5, reducer="sum", key="k"))
-        await asyncio.to_thread(reached.wait, 10)
-        writing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-        opened.set()
-        while not (found := await hf.journal.happened("user/42", "k")):
-            await asyncio.sleep(0)
-    assert await state.write("count", 5, reducer="sum", key="k") == found[0].version
-    assert (await state.read("count"), len(await state.history("count"))) == (5, 1)
-
-
-@pytest.mark.parametrize("url", ["memory:", "a.db"])
-def test_a_cancelled_write_lands_once_and_its_key_gives_the_same_version(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    play(lambda hf: _cancelled_write(hf, monkeypatch), url if url == "memory:" else tmp_path / url)
-
-
-async def _cancelled_anywhere(hf: AsyncHoldfast, rng: random.Random, times: int) -> None:
-    """Sums that are cancelled whenever, and then tried again with their keys."""
-    state = hf.state("user/42")
-    for n in range(times):
-        name, keys = f"count {n}", [f"{n}.{m}" for m in range(20)]
-        writing = [asyncio.create_task(state.write(name, 1, reducer="sum", key=key)) for key in keys]
-        for _ in range(rng.randrange(20)):
-            await asyncio.sleep(0)
-        for one in writing:
-            one.cancel()
-        await asyncio.gather(*writing, return_exceptions=True)
-        versions = await asyncio.gather(*(state.write(name, 1, reducer="sum", key=key) for key in keys))
-        assert (await state.read(name), len(set(versions))) == (20, 20)
-        told = [one.value for one in await state.history(name)]
-        assert told == list(range(20, 0, -1))
-
-
-def test_writes_cancelled_at_any_moment_are_there_once_when_they_are_tried_again() -> None:
-    rng = seeded("cancelled writes")
-    play(lambda hf: _cancelled_anywhere(hf, rng, volume(5, 200)))
-
-
-def test_a_write_that_forgets_its_key_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = State.write
-
-    def forgetful(self: State, *args: Any, key: str | None = None, **options: Any) -> int:
-        return write(self, *args, **options)
-
-    monkeypatch.setattr(State, "write", forgetful)
-
-    async def test(hf: AsyncHoldfast) -> None:
-        with pytest.raises(AssertionError):
-            await _cancelled_anywhere(hf, random.Random(1), 20)
-
-    play(test)
-
-
-async def _overtaken(hf: AsyncHoldfast, call: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a retry looks, there is nothing under its key yet; by the time it writes, there is."""
-    state, answered = hf.state("user/42"), JournaledStore.answered
-    before = await state.write("k", 1)
-    calls: dict[str, Callable[[], Any]] = {
-        "overwrite": lambda: state.write("k", 2, key="once"),
-        "sum": lambda: state.write("k", 2, reducer="sum", key="once"),
-        "expected": lambda: state.write("k", 2, expected_version=before, key="once"),
-        "ttl": lambda: state.write("k", 2, ttl=60, key="once"),
-        "delete": lambda: state.delete("k", key="once"),
-    }
-    first = await calls[call]()
-    clock.advance(1_000)
-    looks: list[int] = []
-
-    def late(self: Any, *asked: Any) -> Any:
-        looks.append(1)
-        return None if len(looks) == 1 else answered(self, *asked)
-
-    monkeypatch.setattr(JournaledStore, "answered", late)
-    assert await calls[call]() == first
-    assert len(await state.history("k")) == 2
-    with pytest.raises(KeyReused):
-        await state.write("k", 3, key="once")
-    assert len(await state.history("k")) == 2
-
-
-@pytest.mark.parametrize("call", ["overwrite", "sum", "expected", "ttl", "delete"])
-def test_a_retry_while_the_first_call_is_still_under_way_is_given_its_answer(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = FrozenClock()
-    play(lambda hf: _overtaken(hf, call, clock, monkeypatch), clock=clock)
-
-
-@pytest.mark.parametrize("call", ["sum", "expected"])
-def test_a_retry_that_looks_only_once_is_caught(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FrozenClock()
-    monkeypatch.setattr(storing, "_once", lambda earlier, do: earlier() or do())
-
-    async def test(hf: AsyncHoldfast) -> None:
-        with pytest.raises(Conflict):
-            await _overtaken(hf, call, clock, monkeypatch)
-
-    play(test, clock=clock)
-
-
-def test_what_never_began_is_not_written() -> None:
-    """More writes than there are threads, all of which are busy: those that wait are cancelled for good."""
-    free = threading.Event()
-
-    async def test(hf: AsyncHoldfast) -> None:
-        state = hf.state("user/42")
-        busy = [asyncio.create_task(hf._threads.run(free.wait, 10)) for _ in range(16)]
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(state.write("late", 1))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        free.set()
-        await asyncio.gather(*busy)
-        assert await state.entry("late") is None
-
-    play(test)
 
 
 # opening, closing, reading

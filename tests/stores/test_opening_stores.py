@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.client_state import open_store
-from holdfast.errors import HoldfastError, InvalidValue, Refused, Unsupported
+from holdfast.errors import HoldfastError, InvalidValue, Unsupported
 from holdfast.records.settings import Settings
 
 NO_STORES = (
@@ -85,6 +85,7 @@ def test_what_is_no_url_is_refused(url: Any) -> None:
         ("fs:///x", {"durability": "full"}),
         ("sqlite:///x.db", {"durability": "lazy"}),
         ("sqlite:///x.db", {"search": True}),
+        ("sqlite:///x.db", {"embedder": 5}),
         ("redis://localhost/0", {"format": "json"}),
         ("cozo:", {"prefix": "x"}),
     ],
@@ -121,13 +122,3 @@ def test_a_place_may_be_relative_absolute_or_percent_encoded(scheme: str, nowher
         assert (nowhere / path).exists()
         with open_store(url) as store:
             assert store("user/42").read("k") == path
-
-
-@pytest.mark.parametrize("scheme", ["sqlite", "cozo"])
-def test_a_folder_that_is_not_there_is_named(scheme: str, nowhere: Path) -> None:
-    try:
-        with open_store(f"{scheme}:///missing/folder/x") as store:
-            store("user/42").write("k", 1)
-    except HoldfastError as refused:
-        assert isinstance(refused, Refused)
-        assert "missing" in str(refused)

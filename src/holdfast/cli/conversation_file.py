@@ -39,7 +39,7 @@ def check_format(format: str) -> str:
 
 def read_conversation(source: str, format: str) -> Any:
     """What `import_messages` takes: an object or a list, or bytes of JSON lines."""
-    body, name = _body(source)
+    body, name = body_of(source, "a conversation")
     if not body.strip():
         raise InvalidMessage(f"{name} is empty. Expected {EXPECTED[format]}.")
     if format == "jsonl":
@@ -55,8 +55,8 @@ def read_conversation(source: str, format: str) -> Any:
     return given
 
 
-def _body(source: str) -> tuple[bytes, str]:
-    """All bytes, and what to call them in an error."""
+def body_of(source: str, what: str) -> tuple[bytes, str]:
+    """All bytes of a file or of standard input, and what to call them in an error."""
     if source == STDIN:
         if sys.stdin is None:  # Closed by whoever started us.
             raise InvalidValue("There is nothing on standard input. Give a file, or pipe one in.")
@@ -67,7 +67,7 @@ def _body(source: str) -> tuple[bytes, str]:
         return path.read_bytes().removeprefix(BOM), str(path)
     except FileNotFoundError:
         raise NotFound(
-            f"There is no file at {path}. Give the path of a conversation, or - for standard input."
+            f"There is no file at {path}. Give the path of {what}, or - for standard input."
         ) from None
     except IsADirectoryError:
         raise InvalidValue(f"{path} is a folder. Give the path of a file in it.") from None

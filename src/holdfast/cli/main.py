@@ -1,6 +1,6 @@
-"""`holdfast`: the table of commands, and what becomes of errors.
+"""`holdfast`: the application, and what becomes of errors.
 
-Commands are named here and imported when they are run, so that `holdfast --help` costs
+Commands are named in a table and imported when they are run, so that `holdfast --help` costs
 little. Whatever goes wrong is one line that says what to do, and an exit code that a
 script can act on; a traceback means a defect in holdfast.
 """
@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
+from holdfast.cli.commands import COMMANDS, GROUPS
 from holdfast.errors import Corrupt, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.version import __version__
 
@@ -37,101 +37,12 @@ EXIT_CODES = {
 }
 
 
-class Command(NamedTuple):
-    """One row of the table: where the command lives, what it does, its arguments, and what else to know."""
-
-    where: str
-    help: str
-    arguments: str = "[PATH]"
-    more: str = ""
-
-
-COMMANDS = {
-    "log": Command("show:log", "Show what happened, and follow it."),
-    "stack": Command(
-        "stack:stack",
-        "Show the live frames as a tree.",
-        "[PATH] [SCOPE]",
-        "Only looks. Without a SCOPE, every scope with live frames is shown. Where HOLDFAST_URL names the journal, "
-        "write --scope SCOPE.",
-    ),
-    "sessions": Command("sessions:sessions", "Show the conversations with their titles, sizes and costs."),
-    "messages": Command(
-        "messages:messages",
-        "Show what was said, oldest first.",
-        "[PATH] SESSION",
-        "Only looks. A result and its call have the same mark. Texts are shortened unless --full is given.",
-    ),
-    "fork": Command(
-        "messages:fork",
-        "Begin a new thread that goes on after a message.",
-        "[PATH] SESSION",
-        "Nothing is copied, and the old thread stays as it is.",
-    ),
-    "questions": Command("questions:questions", "Show the questions that wait for an answer."),
-    "answer": Command(
-        "answer:answer",
-        "Answer a question by its id, or with its link token.",
-        "[PATH] QUESTION",
-        "The work goes on when its owner runs again. One question has one answer; the same one again changes nothing.",
-    ),
-    "verify": Command(
-        "admin:verify",
-        "Check every chain, version, row, reference and artifact.",
-        more="Ends with 0 if everything is as it was written, and with 1 if anything is not.",
-    ),
-    "rebuild": Command("admin:rebuild", "Make every projection anew from the events, while others go on."),
-    "backup": Command(
-        "admin:backup",
-        "Copy the journal while others write.",
-        "[PATH] TARGET",
-        "The copy appears whole or not at all.",
-    ),
-    "restore": Command(
-        "admin:restore",
-        "Make a journal of a backup, whole or up to a cursor.",
-        "BACKUP [PATH]",
-        "PATH is the new journal and must not exist yet.",
-    ),
-    "export": Command(
-        "transfer:export",
-        "Write the whole journal as JSON lines, or one conversation.",
-        "[PATH] [TARGET]",
-        "With --session, the conversation of that session in a provider's form, on standard output without a TARGET.",
-    ),
-    "import": Command(
-        "transfer:import_",
-        "Make a journal of an export, or add a conversation to a session.",
-        "[PATH] SOURCE",
-        "Without --session, PATH is the new journal, or an empty one. With it, the session is made if it is not there, "
-        "as is the journal; what is broken in the conversation is repaired and told. All or nothing is imported.",
-    ),
-    "erase": Command(
-        "admin:erase",
-        "Remove all content that belongs to a subject, for good.",
-        "[PATH] SUBJECT",
-        "Chains still verify. Backups and exports made before keep the content: erase there as well.",
-    ),
-    "doctor": Command(
-        "doctor:doctor",
-        "Show versions, settings, sizes and anything to worry about.",
-        more="Without a journal, a temporary one is tried. Warnings do not change the exit code.",
-    ),
-    "demo": Command(
-        "demo:demo",
-        "Kill an agent while it pays money back, resume it, and pay exactly once.",
-        "",
-        "Takes a few seconds, in a temporary folder, and leaves nothing behind.",
-    ),
-}
-
-
 def make_app() -> App:
     """The application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
-        help="Durable state for LLM agents: look into a journal, read its conversations, answer its questions, "
-        "check it, copy it, erase from it.\n\n"
+        help="Durable state for LLM agents: look into a journal, read its conversations and state, answer its "
+        "questions, check it, copy it, erase from it.\n\n"
         "PATH is a journal's file. It may be left out when HOLDFAST_URL names one.",
         version=__version__,
         result_action="return_value",
@@ -139,10 +50,16 @@ def make_app() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
+    groups: dict[str, App] = {}
     for position, (name, command) in enumerate(COMMANDS.items()):
-        app.command(
+        group, _, verb = name.rpartition(" ")
+        if group and group not in groups:
+            usage = f"Usage: holdfast {group} COMMAND [OPTIONS]"
+            groups[group] = App(name=group, help=GROUPS[group].help, sort_key=position, usage=usage)
+            app.command(groups[group])
+        groups.get(group, app).command(
             f"holdfast.cli.{command.where}",
-            name=name,
+            name=verb,
             help=command.help,
             sort_key=position,
             usage=f"Usage: holdfast {name} [OPTIONS] {command.arguments}".rstrip(),
@@ -151,10 +68,25 @@ def make_app() -> App:
     return app
 
 
+def command_of(app: App, name: str) -> App:
+    """A command by its name, which has two words if it is one of a group."""
+    for word in name.split():
+        app = app[word]
+    return app
+
+
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the command that a group means when it is named alone."""
+    first, *rest = arguments or ("",)
+    alone = GROUPS[first].alone if first in GROUPS else ""
+    named = rest and (rest[0] in ("--help", "-h") or f"{first} {rest[0]}" in COMMANDS)
+    return [first, alone, *rest] if alone and not named else list(arguments)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     try:
-        code = make_app()(list(arguments))
+        code = make_app()(_spelled_out(arguments))
         sys.stdout.flush()
     except CycloptsError as error:
         return _fail(f"{error} Try `holdfast --help`.", REFUSED)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.cli.output import brief, compact, printable
+from holdfast.cli.output import brief, compact, printable, whole
 from holdfast.cli.tree import short_ids
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
 
 SHORT = 160
 NAME = 24
-TAB = 4
 ERASED = "(erased)"
 
 
@@ -62,11 +61,7 @@ class Page:
         return Piece(f"← {whose}{self._labels[result.tool_call_id]}  {how}{said}", style)
 
     def _shown(self, text: str) -> str:
-        if not self._full:
-            return printable(brief(text, SHORT))
-        # Only real line ends make lines; whatever else a terminal takes for one is spelled out.
-        lines = text.replace("\r\n", "\n").split("\n")
-        return "\n".join(printable(line.expandtabs(TAB)) for line in lines)
+        return whole(text) if self._full else printable(brief(text, SHORT))
 
 
 def marks(message: Message) -> list[str]:

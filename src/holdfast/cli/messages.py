@@ -46,7 +46,7 @@ def messages(
         line = find_session(hf, id, thread)
         found = line.messages(limit, before=_whole(before), after=_whole(after))
         if json:
-            said = [_as_json(message) for message in found]
+            said = [message_json(message) for message in found]
             emit({"session": line.id, "thread": line.thread, "messages": said})
             return OK
         more = _further(line, found, forwards=after is not None)
@@ -113,7 +113,7 @@ def _next_page(journal: str, line: Session, more: tuple[str, str], tenant: str |
     return f"{said} messages: {spelled('messages', journal, line.id, *which, *more, tenant=tenant)}"
 
 
-def _as_json(message: Message) -> dict[str, Any]:
+def message_json(message: Message) -> dict[str, Any]:
     """All that is known of a message; nothing is shortened."""
     known = fields(message)
     known["tool_calls"] = [fields(call) for call in message.tool_calls]

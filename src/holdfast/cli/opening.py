@@ -58,7 +58,7 @@ def spelled(command: str, path: str, *words: str, tenant: str | None = None) -> 
     """A command to type next, quoted for a shell; the journal is left out where the environment names it."""
     journal = () if os.environ.get(VARIABLE) == path else (path,)
     whose = () if tenant is None else ("--tenant", tenant)
-    return shlex.join(("holdfast", command, *journal, *words, *whose))
+    return shlex.join(("holdfast", *command.split(), *journal, *words, *whose))
 
 
 def stored_path(path: str) -> Path:

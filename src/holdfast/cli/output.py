@@ -25,6 +25,7 @@ PATIENCE_SECONDS = 1.0
 """Whatever takes longer shows a bar."""
 
 _UNLIMITED = 100_000
+_TAB = 4
 
 
 class _Console(Console):
@@ -55,6 +56,12 @@ def brief(text: str, most: int) -> str:
     head = " ".join(text[: most * 8].split())
     whole = len(text) <= most * 8 and len(head) <= most
     return head if whole else head[: most - 1].rstrip() + "…"
+
+
+def whole(text: str) -> str:
+    """A text with all its lines. Only real line ends make lines; what else a terminal takes for one is spelled out."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(printable(line.expandtabs(_TAB)) for line in lines)
 
 
 def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[int] = ()) -> Iterator[str]:

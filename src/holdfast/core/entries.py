@@ -18,6 +18,7 @@ MAX_KEY_BYTES: Final = 1_024
 MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
 LONGEST_TTL: Final = 100 * 366 * 24 * 3600
+_OF_SESSIONS: Final = (("session",), ("session", "thread"))
 _LARGEST: Final = sys.float_info.max
 APPLIED: Final = 16
 """How many effects an entry remembers."""
@@ -56,8 +57,11 @@ def check_options(options: Options, scope: Scope) -> Options:
         _one_of("tier", options.tier, TIERS)
     if options.lifetime is not None:
         _one_of("lifetime", options.lifetime, LIFETIMES)
-    if options.lifetime == "session" and scope.get("session") is None:
-        raise InvalidValue(f"lifetime='session' ends with a session, and {scope} is in none. Use 'durable', or a ttl.")
+    if options.lifetime == "session" and tuple(kind for kind, _ in scope.parts) not in _OF_SESSIONS:
+        raise InvalidValue(
+            f"lifetime='session' ends with a session, and {scope} is neither one nor a thread of one. "
+            "Use 'durable', or a ttl."
+        )
     if options.content_kind is not None:
         check_id(options.content_kind, "content_kind", limit=64)
     salience = options.salience
@@ -90,7 +94,7 @@ def check_limit(name: str, value: object, most: int = MAX_PAGE) -> int:
 
 def check_prefix(value: object) -> str:
     """What keys begin with; empty for all."""
-    return "" if value == "" else check_entry_key(value)
+    return "" if isinstance(value, str) and not value else check_entry_key(value)
 
 
 def check_expected(value: object) -> int | None:

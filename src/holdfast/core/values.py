@@ -16,15 +16,17 @@ from holdfast.records.events.envelope import ERASED
 
 MOST_WORDS = 4_000
 DEEPEST = 200
-"""Far beyond what the codec takes, so that it is the codec that refuses."""
+"""Far beyond what the codec takes by default. What holds itself twice would take for ever without an end."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
     """A value of the caller's as dict, list, str, int, float, bool or None, also inside lists and objects."""
     kind = type(value)
-    if kind in _PLAIN or depth > DEEPEST:
+    if kind in _PLAIN:
         return value
+    if depth > DEEPEST:
+        raise InvalidValue(f"Data is nested deeper than {DEEPEST} levels, or holds itself. Flatten it first.")
     if kind is dict:
         return {name: plain(item, depth + 1) for name, item in value.items()}
     if kind is list or kind is tuple:
@@ -32,7 +34,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         try:
             return msgspec.to_builtins(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValue(f"{kind.__name__} cannot be stored: {error}. Give plain data instead.") from None
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):

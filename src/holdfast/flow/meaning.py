@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.ambient import renew_in_child
 from holdfast.core.codec import decode_facts
@@ -18,13 +21,27 @@ from holdfast.core.searchable import KEPT, Hit, TextSearch, admits, searchable
 from holdfast.errors import InvalidValue, Unavailable
 from holdfast.ports import Acting, Embedder, Ports
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.vectors import similarities
+from holdfast.vectors import numpy_or_none, similarities
 
 BATCH: Final = 512
 GROWTH: Final = 4
+ROWS: Final = 4_096
+"""Vectors of a block. As floats they stay in the processor's cache, and a new one copies no more than these."""
 
 Place = tuple[str, str, str]
 """Tenant, stream and embedder."""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Vectors one behind the other, with the numbers of their events, which grow. It is never changed."""
+
+    seqs: array[int]
+    data: bytes
+    lengths: Any
+    """Of each vector, as an array; None without numpy."""
+
+
+Blocks = tuple[Block, ...]
 
 
 class VectorCache:
@@ -32,7 +49,7 @@ class VectorCache:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Place, tuple[list[int], list[bytes]]] = OrderedDict()
+        self._kept: OrderedDict[Place, Blocks] = OrderedDict()
         self._count = 0
         self.after_fork()
         renew_in_child(self)
@@ -41,21 +58,20 @@ class VectorCache:
         """A lock that another thread of the parent may have held."""
         self._lock = threading.Lock()
 
-    def get(self, place: Place) -> tuple[list[int], list[bytes]]:
+    def get(self, place: Place) -> Blocks:
         """What is known of a stream."""
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
-            return self._kept.get(place, ([], []))
+            return self._kept.get(place, ())
 
-    def put(self, place: Place, seqs: list[int], vectors: list[bytes]) -> None:
+    def put(self, place: Place, blocks: Blocks) -> None:
         """What is known of it now."""
         with self._lock:
-            self._count += len(seqs) - len(self._kept.pop(place, ([], []))[0])
-            self._kept[place] = (seqs, vectors)
+            self._count += _size(blocks) - _size(self._kept.pop(place, ()))
+            self._kept[place] = blocks
             while self._count > self._most and self._kept:
-                _, (gone, _) = self._kept.popitem(last=False)
-                self._count -= len(gone)
+                self._count -= _size(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Forget everything: what was erased must not be found by what was made of it."""
@@ -64,36 +80,103 @@ class VectorCache:
             self._count = 0
 
 
+def _size(blocks: Blocks) -> int:
+    return sum(len(block.seqs) for block in blocks)
+
+
+def _grown(known: Blocks, rows: Sequence[tuple[int, bytes]]) -> Blocks:
+    """The same and what came since. Other threads may read what is known: full blocks are kept, the last is copied."""
+    found = list(known)
+    first = 0
+    while first < len(rows):
+        last = found.pop() if found and len(found[-1].seqs) < ROWS else Block(array("q"), b"", None)
+        some = rows[first : first + ROWS - len(last.seqs)]
+        seqs = last.seqs + array("q", [seq for seq, _ in some])
+        data = b"".join((last.data, *(vector for _, vector in some)))
+        found.append(Block(seqs, data, _lengths(data, len(seqs))))
+        first += len(some)
+    return tuple(found)
+
+
+def _lengths(data: bytes, count: int) -> Any:
+    numpy = numpy_or_none()
+    if numpy is None:
+        return None
+    matrix = numpy.frombuffer(data, numpy.int8).reshape(count, -1).astype(numpy.float32)
+    lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix))
+    # A vector of zeros is like nothing, and its products are 0 already.
+    return numpy.where(lengths == 0, 1, lengths)
+
+
 def like(
     ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder
 ) -> list[tuple[Hit, float]]:
     """What is most like a vector in the places searched, with its cosine; best first, of equals the newest."""
-    scored: list[tuple[float, int]] = []
+    blocks: list[Block] = []
     for stream in search.streams:
         try:
             embed_new(ports, acting, stream, embedder)
-            seqs, vectors = _vectors(ports, acting, stream, embedder)
-            scored += zip(similarities(vector, vectors), seqs, strict=True)
+            blocks += _vectors(ports, acting, stream, embedder)
         except (Unavailable, InvalidValue):
             continue
+    return _standing(ports, acting, search, _nearest(vector, blocks, search.limit)) if blocks else []
+
+
+def _nearest(vector: bytes, blocks: Sequence[Block], size: int) -> Iterator[dict[int, float]]:
+    """Events by how much their vectors are like one, best first and of equals the newest, in ever larger parts."""
+    numpy = numpy_or_none()
+    if numpy is None:
+        yield from _nearest_plainly(vector, blocks, size)
+        return
+    seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
+    cosines = _cosines(numpy, vector, blocks)
+    first, alike = 0, int(numpy.count_nonzero(cosines > 0))
+    while first < alike:
+        until = min(first + size, alike)
+        # Everything that is as good as the last one wanted, so that it does not depend on chance which of equals stay.
+        least = numpy.partition(cosines, len(cosines) - until)[len(cosines) - until]
+        best = numpy.flatnonzero(cosines >= least)
+        best = best[numpy.lexsort((seqs[best], cosines[best]))[::-1]][first:until]
+        yield dict(zip(seqs[best].tolist(), cosines[best].tolist(), strict=True))
+        first, size = until, size * GROWTH
+
+
+def _cosines(numpy: Any, vector: bytes, blocks: Sequence[Block]) -> Any:
+    wanted = numpy.frombuffer(vector, numpy.int8).astype(numpy.float32)
+    own = float(numpy.sqrt(wanted @ wanted)) or 1.0
+    found = []
+    for block in blocks:
+        matrix = numpy.frombuffer(block.data, numpy.int8).reshape(len(block.seqs), -1)
+        # Not a product of matrices: that would wake threads, which beside a busy machine cost more than they save.
+        found.append(numpy.vecdot(matrix.astype(numpy.float32), wanted) / (block.lengths * own))
+    return numpy.concatenate(found)
+
+
+def _nearest_plainly(vector: bytes, blocks: Sequence[Block], size: int) -> Iterator[dict[int, float]]:
+    scored: list[tuple[float, int]] = []
+    for block in blocks:
+        rows = [block.data[at : at + len(vector)] for at in range(0, len(block.data), len(vector))]
+        scored += zip(similarities(vector, rows), block.seqs, strict=True)
     best = sorted(((cosine, seq) for cosine, seq in scored if cosine > 0), reverse=True)
-    return _standing(ports, acting, search, best)
+    first = 0
+    while first < len(best):
+        yield {seq: cosine for cosine, seq in best[first : first + size]}
+        first, size = first + size, size * GROWTH
 
 
 def _standing(
-    ports: Ports, acting: Acting, search: TextSearch, best: list[tuple[float, int]]
+    ports: Ports, acting: Acting, search: TextSearch, nearest: Iterator[dict[int, float]]
 ) -> list[tuple[Hit, float]]:
     """The best that may be given out; what stands for nothing any more is forgotten on the way."""
     found: list[tuple[Hit, float]] = []
     stale: list[int] = []
-    first, size = 0, search.limit
-    while first < len(best) and len(found) < search.limit:
-        cosines = {seq: cosine for cosine, seq in best[first : first + size]}
+    for cosines in nearest:
         hits = ports.journal.hits(acting.tenant, list(cosines))
         found += [(hit, cosines[hit.event.seq]) for hit in hits if admits(search, hit)]
         gone = set(cosines) - {hit.event.seq for hit in hits if hit.event.content is not None and hit.current}
         stale += [seq for seq in gone if not any(hit.event.seq == seq and hit.event.type != KEPT for hit in hits)]
-        first, size = first + size, size * GROWTH
+        if len(found) >= search.limit:
+            break
     if stale:
         ports.journal.drop_vectors(acting.tenant, stale)
         assert ports.vectors is not None
@@ -101,18 +184,17 @@ def _standing(
     return found[: search.limit]
 
 
-def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> tuple[list[int], list[bytes]]:
+def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> Blocks:
     """Every vector of a stream: those in memory, and what came since."""
     assert ports.vectors is not None
     place = (acting.tenant, stream, embedder.name)
-    seqs, vectors = ports.vectors.get(place)
-    more = ports.journal.vectors(acting.tenant, stream, embedder.name, seqs[-1] if seqs else 0)
-    if more:
-        # New lists: another thread may be reading the old ones.
-        seqs = seqs + [seq for seq, vector in more if len(vector) == embedder.dimensions]
-        vectors = vectors + [vector for _, vector in more if len(vector) == embedder.dimensions]
-        ports.vectors.put(place, seqs, vectors)
-    return seqs, vectors
+    blocks: Blocks = ports.vectors.get(place)
+    more = ports.journal.vectors(acting.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
+    rows = [row for row in more if len(row[1]) == embedder.dimensions]
+    if rows:
+        blocks = _grown(blocks, rows)
+        ports.vectors.put(place, blocks)
+    return blocks
 
 
 def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> int:

@@ -24,6 +24,10 @@ from holdfast.records.ids import check_key
 TRIES: Final = 64
 PAGE: Final = 256
 _NEWEST: Final = 2**62
+_NOTHING: Final[frozenset[str]] = frozenset()
+_ON_DISK: Final = frozenset({"durable", "shared"})
+_BY_WORDS: Final = frozenset({"text"})
+_BY_MEANING: Final = frozenset({"vectors"})
 
 
 def storage(ports: Ports, acting: Acting) -> Storage:
@@ -42,11 +46,18 @@ def storage(ports: Ports, acting: Acting) -> Storage:
 class JournaledStore:
     """The Store port over the journal of one tenant."""
 
-    capabilities: frozenset[str] = frozenset({"durable", "shared", "text", "vectors", "graph", "keys", "history"})
-
     def __init__(self, ports: Ports, acting: Acting) -> None:
         self._ports = ports
         self._acting = acting
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return (
+            frozenset({"graph", "history", "keys"})
+            | (_ON_DISK if "shared" in self._ports.journal.capabilities else _NOTHING)
+            | (_BY_WORDS if self._ports.settings.index_text else _NOTHING)
+            | (_BY_MEANING if self._ports.embedder is not None else _NOTHING)
+        )
 
     def get(self, scope: str, key: str) -> Stored | None:
         event = self._ports.journal.entry(self._acting.tenant, scope, key)

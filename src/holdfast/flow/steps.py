@@ -35,6 +35,10 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Any, ...] = ()
 
 
+Owner = tuple[str, str, str]
+"""Client, tenant and frame: callers may choose the ids of frames, and two may choose the same."""
+
+
 class _Running:
     """Steps that this process runs now: an intent of theirs is not torn."""
 
@@ -43,21 +47,30 @@ class _Running:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        self._keys: set[tuple[str, str]] = set()
+        self._keys: set[tuple[Owner, str]] = set()
         self._mutex = threading.Lock()
 
-    def enter(self, frame: str, key: str) -> None:
+    def enter(self, owner: Owner, key: str) -> None:
         with self._mutex:
-            if (frame, key) in self._keys:
-                raise ActorBusy(f"Step {key!r} of frame {frame} is running in this process. Wait until it is done.")
-            self._keys.add((frame, key))
+            if (owner, key) in self._keys:
+                raise ActorBusy(f"Step {key!r} of frame {owner[2]} is running in this process. Wait until it is done.")
+            self._keys.add((owner, key))
 
-    def leave(self, frame: str, key: str) -> None:
+    def leave(self, owner: Owner, key: str) -> None:
         with self._mutex:
-            self._keys.discard((frame, key))
+            self._keys.discard((owner, key))
 
 
 RUNNING = _Running()
+
+
+def leave(ports: Ports, acting: Acting, frame: str, key: str) -> None:
+    """A step does not run any more, however it ended."""
+    RUNNING.leave(_owner(ports, acting, frame), key)
+
+
+def _owner(ports: Ports, acting: Acting, frame: str) -> Owner:
+    return ports.leases.name, acting.tenant, frame
 
 
 def memo_key(frame: str, key: str) -> str:
@@ -66,14 +79,14 @@ def memo_key(frame: str, key: str) -> str:
 
 
 def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> Begun:
-    """What a step gave before, or a call to run it under. Pair with `done` or `failed`, or `RUNNING.leave`."""
+    """What a step gave before, or a call to run it under. Pair with `done` or `failed`, or `leave`."""
     check_id(key, "key")
-    RUNNING.enter(frame, key)
+    RUNNING.enter(_owner(ports, acting, frame), key)
     try:
         # It may have ended between the two: whoever ran it remembered it before leaving.
         known = working.remembered(ports, acting, frame, memo_key(frame, key))
         if known:
-            RUNNING.leave(frame, key)
+            leave(ports, acting, frame, key)
             return Begun(known=tuple(known))
         live = current(ports, acting, stream_of(ports, acting, frame)).frames.get(frame)
         calls = () if live is None else live.calls.values()
@@ -82,7 +95,7 @@ def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: st
             return Begun(call=working.begin_run(ports, acting, frame, key, if_interrupted))
         return _take_up(ports, acting, frame, key, torn)
     except BaseException:
-        RUNNING.leave(frame, key)
+        leave(ports, acting, frame, key)
         raise
 
 
@@ -134,7 +147,7 @@ def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: A
         )
         raise
     finally:
-        RUNNING.leave(frame, key)
+        leave(ports, acting, frame, key)
     return kept
 
 
@@ -145,4 +158,4 @@ def failed(ports: Ports, acting: Acting, frame: str, key: str, call: str, error:
     except HoldfastError as second:
         error.add_note(f"The failure could not be journaled: {second}")
     finally:
-        RUNNING.leave(frame, key)
+        leave(ports, acting, frame, key)

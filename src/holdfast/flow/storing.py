@@ -8,6 +8,7 @@ tried again when another writer was first; nothing is ever half written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -131,25 +132,44 @@ def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
     rules.check_expected(wanted.expected)
     reducer = rules.check_reducer(wanted.reducer)
     value = plain(wanted.value)
-    encode(value, storage.settings.nesting)
-    if wanted.once is not None:
-        needs(storage, "keys", "idempotency keys (key=)")
-        given = encode(value, storage.settings.nesting)
-        earlier = answered(storage, where.text, key, wanted.once, given, reducer)
-        if earlier is not None:
-            return earlier
+    given = encode(value, storage.settings.nesting)
+    if wanted.once is None:
+        return _write(storage, where.text, key, value, wanted)
+    needs(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(answered, storage, where.text, key, wanted.once, given, reducer)
+    return _once(earlier, partial(_write, storage, where.text, key, value, wanted))
+
+
+def _write(storage: Storage, scope: str, key: str, value: Any, wanted: Write) -> int:
     schema = schema_of(wanted.value)
     if wanted.options.lifetime == "transient":
-        return _lay_over(storage, where.text, key, value, wanted, schema)
-    if reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
+        return _lay_over(storage, scope, key, value, wanted, schema)
+    if wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
         entry = made(storage, key, value, wanted.options, schema)
-        version = storage.store.put(where.text, key, entry, None, wanted.once)
+        version = storage.store.put(scope, key, entry, None, wanted.once)
         assert version is not None, "a write that expects nothing is never refused"
     else:
-        version = _compared(storage, where.text, key, value, wanted, schema)
+        version = _compared(storage, scope, key, value, wanted, schema)
     # What was said for good is not hidden by what was said for a moment.
-    storage.transients.drop(storage.place(where.text), key)
+    storage.transients.drop(storage.place(scope), key)
     return version
+
+
+def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
+    """What an earlier call under the same key made, else what this one makes.
+
+    The earlier one may still be under way: then it is this one that comes too late, and is given its answer.
+    """
+    known = earlier()
+    if known is not None:
+        return known
+    try:
+        return do()
+    except Conflict:
+        known = earlier()
+        if known is None:
+            raise
+        return known
 
 
 def answered(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
@@ -249,14 +269,19 @@ def delete(storage: Storage, scope: Address, key: str, expected: int | None = No
     """Remove a key and what lies over it; gives whether there was a value."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     rules.check_expected(expected)
-    if once is not None:
-        needs(storage, "keys", "idempotency keys (key=)")
-        earlier = answered(storage, place, key, once, None, "delete")
-        if earlier is not None:
-            return bool(earlier)
+    if once is None:
+        return _delete(storage, place, key, expected, None)
+    needs(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(answered, storage, place, key, once, None, "delete")
+    return bool(_once(earlier, partial(_delete, storage, place, key, expected, once)))
+
+
+def _delete(storage: Storage, place: str, key: str, expected: int | None, once: str | None) -> bool:
     now = storage.clock.now_ms()
     for _ in range(TRIES):
         stored = storage.store.get(place, key)
+        if stored is None and once is not None and answered(storage, place, key, once, None, "delete"):
+            return True  # By the earlier call, which was still under way.
         known = _live(stored, now)
         _check_version(place, key, known, expected)
         at = None if expected is None else 0 if stored is None else stored.version

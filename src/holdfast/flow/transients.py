@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.ambient import renew_in_child
@@ -13,12 +14,15 @@ Place = tuple[str, str]
 
 
 class Transients:
-    """(tenant, scope) → key → entry, for every view of one client. Bounded: beyond `most`, writing is refused."""
+    """(tenant, scope) → key → entry, for every view of one client.
+
+    Bounded: beyond `most` of a tenant its writing is refused, and nobody else's.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[Place, dict[str, Stored]] = {}
-        self._count = 0
+        self._counts: Counter[str] = Counter()
         self.after_fork()
         renew_in_child(self)
 
@@ -42,17 +46,18 @@ class Transients:
             if self.at(place, key) is not before:
                 return False
             if before is None:
-                self._make_room(entry.written_at)
-                self._count += 1
+                self._make_room(place[0], entry.written_at)
+                self._counts[place[0]] += 1
             self._kept.setdefault(place, {})[key] = entry
             return True
 
-    def _make_room(self, now: int) -> None:
-        if self._count >= self._most:
-            over = [(place, key) for place, kept in self._kept.items() for key in kept if not kept[key].live(now)]
+    def _make_room(self, tenant: str, now: int) -> None:
+        if self._counts[tenant] >= self._most:
+            theirs = [(place, kept) for place, kept in self._kept.items() if place[0] == tenant]
+            over = [(place, key) for place, kept in theirs for key in kept if not kept[key].live(now)]
             for place, key in over:
                 self._take(place, key)
-        if self._count >= self._most:
+        if self._counts[tenant] >= self._most:
             raise TooLarge(
                 f"There are {self._most:,} transient entries. Clear those of turns that have ended, "
                 "or raise HOLDFAST_TRANSIENT_ENTRIES."
@@ -68,14 +73,19 @@ class Transients:
         del kept[key]
         if not kept:
             del self._kept[place]
-        self._count -= 1
+        self._less(place[0], 1)
         return True
+
+    def _less(self, tenant: str, count: int) -> None:
+        self._counts[tenant] -= count
+        if not self._counts[tenant]:
+            del self._counts[tenant]
 
     def clear(self, place: Place) -> int:
         """Take all of a scope away; gives how many there were."""
         with self._lock:
             gone = len(self._kept.pop(place, {}))
-            self._count -= gone
+            self._less(place[0], gone)
             return gone
 
     def over(self, place: Place, now: int) -> Iterator[tuple[str, Stored]]:

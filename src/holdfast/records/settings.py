@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages and entries can be found by their words; 0 appends without indexing. `HOLDFAST_INDEX_TEXT`"""
 
     transient_entries: int = 10_000
-    """Transient entries that one client keeps, at most. `HOLDFAST_TRANSIENT_ENTRIES`"""
+    """Transient entries that one client keeps for a tenant, at most. `HOLDFAST_TRANSIENT_ENTRIES`"""
 
     cached_vectors: int = 400_000
     """Vectors kept in memory for searching; 0 reads them anew for each search. `HOLDFAST_CACHED_VECTORS`"""

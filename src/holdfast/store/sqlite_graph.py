@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 import msgspec
 
@@ -27,7 +29,7 @@ def edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
     kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
     keys = _JSON.encode(sorted(set(query.keys))).decode()
     name = "edges_out" if query.direction == "out" else "edges_in"
-    rows = connection.execute(queries()[name], (query.scope, keys, kinds, query.limit)).fetchall()
+    rows: list[Any] = connection.execute(queries()[name], (query.scope, keys, kinds, query.limit)).fetchall()
     return [
         Edge(
             scope=scope,

@@ -119,7 +119,8 @@ class Vectors:
             return known
         if known is None or known.newest < place.reset:
             known = _empty()
-        rows = connection.execute(queries()["vectors"], (place.id, known.newest, embedder, dimensions)).fetchall()
+        wanted = (place.id, known.newest, embedder, dimensions)
+        rows: list[Any] = connection.execute(queries()["vectors"], wanted).fetchall()
         known = _grown(known, rows, place.newest) if rows else msgspec.structs.replace(known, newest=place.newest)
         self._keep(name, known)
         return known

@@ -123,7 +123,7 @@ def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
 
 
 def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    """An index names events that have words, and nobody's who was erased. That it is whole is checked with the pages."""
+    """An index names events that have words, and nobody's who was erased. Whether it is whole, the pages say."""
     for tenant in texts.tables(connection):
         strangers = texts.strangers(connection, tenant)
         if strangers:

@@ -193,9 +193,7 @@ class SqliteJournal:
         with self.reading() as connection:
             return vectors.known(connection, tenant, embedder, digests)
 
-    def keep_vectors(
-        self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
-    ) -> None:
+    def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         with self.writing.transaction() as connection:
             vectors.keep(connection, tenant, stream, embedder, rows)
 

@@ -1,0 +1,183 @@
+"""Every command by name: where it lives, what it does, and its arguments. Nothing else, so reading it costs little."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Group(NamedTuple):
+    """Commands under one name; `alone` is the one that is meant when none is named."""
+
+    help: str
+    alone: str = ""
+
+
+class Command(NamedTuple):
+    """One row of the table: where the command lives, what it does, its arguments, and what else to know."""
+
+    where: str
+    help: str
+    arguments: str = "[PATH]"
+    more: str = ""
+
+
+GROUPS = {
+    "state": Group("Read, write, list and search scoped entries, of a journal or of another store."),
+    "effects": Group("Show declared effects that wait, and decide about them. Alone, it lists them.", alone="ls"),
+}
+
+COMMANDS = {
+    "log": Command("show:log", "Show what happened, and follow it."),
+    "stack": Command(
+        "stack:stack",
+        "Show the live frames as a tree.",
+        "[PATH] [SCOPE]",
+        "Only looks. Without a SCOPE, every scope with live frames is shown. Where HOLDFAST_URL names the journal, "
+        "write --scope SCOPE.",
+    ),
+    "sessions": Command("sessions:sessions", "Show the conversations with their titles, sizes and costs."),
+    "messages": Command(
+        "messages:messages",
+        "Show what was said, oldest first.",
+        "[PATH] SESSION",
+        "Only looks. A result and its call have the same mark. Texts are shortened unless --full is given.",
+    ),
+    "fork": Command(
+        "messages:fork",
+        "Begin a new thread that goes on after a message.",
+        "[PATH] SESSION",
+        "Nothing is copied, and the old thread stays as it is.",
+    ),
+    "search": Command(
+        "search:search",
+        "Find messages and entries by their words.",
+        "[PATH] QUERY",
+        "Everything of a tenant is searched, or with --session one conversation, or with --scope the entries of one "
+        "scope. A QUERY that begins with a hyphen is written after --.",
+    ),
+    "state get": Command(
+        "state:get",
+        "Show what a key holds.",
+        "[PATH] SCOPE KEY",
+        "Text is shown as text and anything else as JSON. With --json also its version and how it is kept.",
+    ),
+    "state set": Command(
+        "state:set_",
+        "Write a key.",
+        "[PATH] SCOPE KEY VALUE",
+        "VALUE is JSON if it can be read so, else text. A KEY or VALUE that begins with a hyphen is written after --. "
+        "A journal must be there already; a store is made if it is not.",
+    ),
+    "state ls": Command(
+        "state_lists:ls",
+        "Show the entries of a scope, or the scopes that have any.",
+        "[PATH] [SCOPE]",
+        "Where HOLDFAST_URL names the journal, write --scope SCOPE.",
+    ),
+    "state rm": Command(
+        "state:rm",
+        "Remove a key.",
+        "[PATH] SCOPE KEY",
+        "In a journal its history stays, until the one whom it is about is erased.",
+    ),
+    "state search": Command(
+        "search:state_search",
+        "Find entries of a scope by their words.",
+        "[PATH] SCOPE QUERY",
+        "A QUERY that begins with a hyphen is written after --.",
+    ),
+    "state history": Command(
+        "state_lists:history",
+        "Show what a key held, newest first.",
+        "[PATH] SCOPE KEY",
+        "Only looks. What was deleted or erased says so.",
+    ),
+    "state graph": Command(
+        "state_graph:graph",
+        "Show what a key is connected with, as a tree.",
+        "[PATH] SCOPE KEY",
+        "Only looks. Each key is shown once, by a shortest way.",
+    ),
+    "questions": Command("questions:questions", "Show the questions that wait for an answer."),
+    "answer": Command(
+        "answer:answer",
+        "Answer a question by its id, or with its link token.",
+        "[PATH] QUESTION",
+        "The work goes on when its owner runs again. One question has one answer; the same one again changes nothing.",
+    ),
+    "effects ls": Command("effects:ls", "Show the effects that wait, lane by lane."),
+    "effects show": Command("effects:show", "Show all that is known of an effect that waits.", "[PATH] EFFECT"),
+    "effects retry": Command(
+        "effects:retry",
+        "Let an effect that is dead, deferred or between attempts be tried at once.",
+        "[PATH] EFFECT",
+        "Nothing is sent by this command: the next dispatch does it.",
+    ),
+    "effects discard": Command(
+        "effects:discard",
+        "Take an effect out for good, whatever it waits for.",
+        "[PATH] EFFECT",
+        "It is not sent, and its lane goes on. It cannot be undone.",
+    ),
+    "effects approve": Command("effects:approve", "Let an effect go that waits for approval.", "[PATH] EFFECT"),
+    "effects reject": Command(
+        "effects:reject",
+        "Take an effect out that waits for approval.",
+        "[PATH] EFFECT",
+        "It is not sent, and its lane goes on. It cannot be undone.",
+    ),
+    "effects run": Command(
+        "effects_run:run",
+        "Give effects to their sinks.",
+        more="Goes on until Ctrl-C unless --once is given. Built-in sinks and the webhooks that are named are worked "
+        "on; effects for others are left alone. A webhook's secret is read from the environment.",
+    ),
+    "verify": Command(
+        "admin:verify",
+        "Check every chain, version, row, reference and artifact.",
+        more="Ends with 0 if everything is as it was written, and with 1 if anything is not.",
+    ),
+    "rebuild": Command("admin:rebuild", "Make every projection anew from the events, while others go on."),
+    "backup": Command(
+        "admin:backup",
+        "Copy the journal while others write.",
+        "[PATH] TARGET",
+        "The copy appears whole or not at all.",
+    ),
+    "restore": Command(
+        "admin:restore",
+        "Make a journal of a backup, whole or up to a cursor.",
+        "BACKUP [PATH]",
+        "PATH is the new journal and must not exist yet.",
+    ),
+    "export": Command(
+        "transfer:export",
+        "Write the whole journal as JSON lines, or one conversation.",
+        "[PATH] [TARGET]",
+        "With --session, the conversation of that session in a provider's form, on standard output without a TARGET.",
+    ),
+    "import": Command(
+        "transfer:import_",
+        "Make a journal of an export, or add a conversation to a session.",
+        "[PATH] SOURCE",
+        "Without --session, PATH is the new journal, or an empty one. With it, the session is made if it is not there, "
+        "as is the journal; what is broken in the conversation is repaired and told. All or nothing is imported.",
+    ),
+    "erase": Command(
+        "admin:erase",
+        "Remove all content that belongs to a subject, for good.",
+        "[PATH] SUBJECT",
+        "Chains still verify. Backups and exports made before keep the content: erase there as well.",
+    ),
+    "doctor": Command(
+        "doctor:doctor",
+        "Show versions, settings, sizes and anything to worry about.",
+        more="Without a journal, a temporary one is tried. Warnings do not change the exit code.",
+    ),
+    "demo": Command(
+        "demo:demo",
+        "Kill an agent while it pays money back, resume it, and pay exactly once.",
+        "",
+        "Takes a few seconds, in a temporary folder, and leaves nothing behind.",
+    ),
+}

@@ -1,0 +1,250 @@
+"""The rules of effects: what may be declared, where it goes, when it is tried again. Pure.
+
+An effect is checked as a whole before anything is written: a wrong one refuses everything that was declared with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from holdfast.core import entries as rules
+from holdfast.core.codec import encode
+from holdfast.core.values import plain
+from holdfast.errors import (
+    EffectRefused,
+    FrameSuspended,
+    HasLiveChildren,
+    HasOpenCalls,
+    InvalidValue,
+    ParentNotActive,
+    Refused,
+    Unsupported,
+)
+from holdfast.records import effects
+from holdfast.records.effects import BUILT_IN, KINDS, AnyEffect, Effect, StateEffect
+from holdfast.records.ids import check_id, ulid_bytes
+from holdfast.records.rows import Row
+from holdfast.records.scope import Scope
+
+FIRST_MS: Final = 1_000
+LONGEST_MS: Final = 300_000
+JITTER: Final = 0.2
+LONGEST_ASKED_MS: Final = 24 * 3_600_000
+"""A sink that asks for more time than this gets this."""
+SIGNAL_TYPE: Final = "app.signal."
+
+_SINK: Final[dict[type[Effect], str]] = {
+    effects.Signal: effects.SIGNALS,
+    effects.PushFrame: effects.FRAMES,
+    effects.Delegate: effects.FRAMES,
+    effects.Handoff: effects.FRAMES,
+    effects.RequestApproval: effects.QUESTIONS,
+}
+_DATA: Final = frozenset({"value", "data", "payload", "inputs", "metadata", "arguments"})
+_WORDS: Final = _DATA | {"goal", "summary", "question", "options", "recommended"}
+"""What an effect says, rather than what it is and where it goes."""
+_SCOPES: Final = frozenset({"scope", "target_scope"})
+_KIND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def kind_of(effect: Effect) -> str:
+    """What an effect is: a kind of ours, or what the caller calls it."""
+    return effect.kind if isinstance(effect, effects.Custom) else str(effect.__struct_config__.tag)
+
+
+def sink_of(effect: Effect) -> str:
+    """Where an effect goes."""
+    if isinstance(effect, StateEffect):
+        return effects.STATE if effect.store is None else effect.store
+    return effect.sink if isinstance(effect, effects.Custom) else _SINK[type(effect)]
+
+
+def at_once(effect: Effect) -> bool:
+    """Whether it is applied in the append that declares it, rather than by a sink."""
+    return isinstance(effect, StateEffect) and effect.store is None and not effect.needs_approval
+
+
+def subject_of(effect: Effect, user: str | None) -> str | None:
+    """Whose content it is: what is kept about a user is theirs, anything else is whose who declared it."""
+    about = Scope.of(effect.scope).get("user") if isinstance(effect, _STATE) else None
+    return user if about is None else about
+
+
+def checked(effect: object) -> AnyEffect:
+    """An effect that can be declared, its scopes in their text form; anything else is refused by name."""
+    if not isinstance(effect, Effect) or type(effect) not in KINDS.values():
+        raise InvalidValue(
+            f"An operator declares effects such as WriteState or Custom, not {type(effect).__name__}. "
+            "Nothing was written."
+        )
+    given: Any = _placed(effect)
+    _read(encode(_plain(given)), type(given))
+    _check(given)
+    found: AnyEffect = given
+    return found
+
+
+def _placed(effect: Effect) -> Effect:
+    """Scopes as text."""
+    places = {name: getattr(effect, name, None) for name in _SCOPES if hasattr(effect, name)}
+    if isinstance(effect, effects.Signal):
+        places["to"] = effect.to
+    return replace(effect, **{name: Scope.of(place).text for name, place in places.items() if place is not None})
+
+
+def _plain(effect: Effect) -> Effect:
+    """The same with the caller's own types taken apart."""
+    data = {name: plain(value) for name, value in asdict(effect).items() if name in _DATA}
+    return replace(effect, **data)
+
+
+def _read(data: bytes, kind: type[Effect]) -> Effect:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("`", "").replace("$.", "")
+        raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
+
+
+def _check(effect: Any) -> None:
+    """What its type alone does not say."""
+    if isinstance(effect, StateEffect):
+        _check_state(effect)
+    elif isinstance(effect, effects.Signal):
+        _check_kind(effect.kind)
+    elif isinstance(effect, effects.Custom):
+        _check_kind(effect.kind)
+        if effect.kind in KINDS:
+            raise InvalidValue(f"{effect.kind!r} is a kind of holdfast's own. Call yours something else.")
+        check_sink(effect.sink)
+    else:
+        _check_work(effect)
+
+
+def _check_kind(kind: str) -> None:
+    if not _KIND.fullmatch(kind):
+        raise InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {kind!r:.80}.")
+
+
+def check_sink(name: object) -> str:
+    """The name of a sink of the caller's."""
+    sink = check_id(name, "sink")
+    if sink in BUILT_IN:
+        raise InvalidValue(f"The sink {sink!r} is built in. Choose another name.")
+    return sink
+
+
+def _check_state(effect: Any) -> None:
+    if effect.store is not None:
+        check_sink(effect.store)
+    if isinstance(effect, effects.WriteState):
+        rules.check_entry_key(effect.key)
+        rules.check_options(options_of(effect), Scope.of(effect.scope))
+        rules.check_reducer(effect.reducer)
+        rules.check_expected(effect.expected_version)
+        if effect.lifetime == "transient":
+            raise InvalidValue(
+                "What an effect writes is journaled, and a transient entry is not. Use another lifetime."
+            )
+    elif isinstance(effect, effects.DeleteState):
+        rules.check_entry_key(effect.key)
+        rules.check_expected(effect.expected_version)
+    else:
+        for key in (effect.source, effect.target):
+            rules.check_entry_key(key)
+        check_id(effect.kind, "kind")
+
+
+def options_of(effect: effects.WriteState) -> rules.Options:
+    """How an entry is to be kept."""
+    return rules.Options(
+        tier=effect.tier,
+        lifetime=effect.lifetime,
+        content_kind=effect.content_kind,
+        salience=effect.salience,
+        ttl=effect.ttl,
+    )
+
+
+def _check_work(effect: Any) -> None:
+    for name in ("actor", "to", "session"):
+        given = getattr(effect, name, None)
+        if given is not None:
+            check_id(given, name)
+    for name in ("parent", "frame"):
+        given = getattr(effect, name, None)
+        if given is not None:
+            ulid_bytes(given)
+    asks = isinstance(effect, effects.RequestApproval)
+    if asks and effect.recommended is not None and effect.recommended not in (effect.options or ()):
+        raise InvalidValue(f"{effect.recommended!r:.80} is recommended and not among the options.")
+    if not (effect.question if asks else effect.goal).strip():
+        raise InvalidValue("A frame's goal, or a question, must be a text that says what it is about.")
+
+
+def wire(effect: Effect) -> dict[str, Any]:
+    """An effect as plain data, by which it is stored."""
+    found: dict[str, Any] = msgspec.to_builtins(_plain(effect))
+    return found
+
+
+def from_wire(payload: Any) -> AnyEffect:
+    """The effect that was stored."""
+    try:
+        found: AnyEffect = msgspec.convert(payload, AnyEffect)
+    except msgspec.ValidationError as error:
+        raise EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
+    return found
+
+
+def payload_of(effect: Effect) -> Any:
+    """What a sink of the caller's is given."""
+    if isinstance(effect, effects.Custom):
+        return effect.payload
+    return {name: value for name, value in wire(effect).items() if name not in ("type", "needs_approval")}
+
+
+def typed(kind: str, payload: Any) -> AnyEffect:
+    """The effect that a sink was given, for kinds of ours."""
+    return from_wire({**payload, "type": kind} if isinstance(payload, dict) and kind in KINDS else None)
+
+
+def same_place(one: Effect, other: Effect) -> bool:
+    """Whether two effects do the same to the same, whatever they say."""
+    places = [{name: value for name, value in asdict(effect).items() if name not in _WORDS} for effect in (one, other)]
+    return type(one) is type(other) and places[0] == places[1]
+
+
+# when it is tried again
+
+
+def retry_ms(attempts: int, chance: float, asked: object = None) -> int:
+    """How long to wait after so many attempts: twice as long each time, a little random, at least what was asked."""
+    steady = min(FIRST_MS << min(attempts - 1, 30), LONGEST_MS)
+    delay = round(steady * (1 - JITTER + 2 * JITTER * chance))
+    if isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked):
+        delay = max(delay, min(round(asked * 1000), LONGEST_ASKED_MS))
+    return delay
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether a sink that raises this would raise it again. What a frame waits for passes."""
+    if isinstance(error, FrameSuspended | HasLiveChildren | HasOpenCalls):
+        return False
+    if isinstance(error, ParentNotActive) and error.before == "suspended":
+        return False
+    return isinstance(error, Refused | EffectRefused | Unsupported)
+
+
+def is_due(row: Row, now: int) -> bool:
+    """Whether an effect may be tried now. A clock that was set back delays nothing for longer than we ever wait."""
+    at = row["retry_at"]
+    return not isinstance(at, int) or at <= now or at - now > LONGEST_ASKED_MS
+
+
+_STATE = (effects.WriteState, effects.DeleteState, effects.LinkState, effects.UnlinkState)

@@ -1,0 +1,150 @@
+"""Random schedules of failures: order is kept, each id is taken once, and a dead sink delays nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Custom
+from holdfast.core import project_state
+from holdfast.flow import outbox
+from holdfast.testing.clock import FrozenClock
+from tests.effects import lanes
+from tests.effects.sinks import declare
+from tests.scale import seeded, volume
+
+
+def test_random_schedules_keep_order_and_lose_nothing(tmp_path: Path) -> None:
+    random = seeded("lanes")
+    taken = 0
+    for number in range(volume(12, 200)):
+        url = "memory:" if number % 4 else str(tmp_path / f"{number}.db")
+        world = lanes.run(random.randrange(2**32), url, steps=40)
+        taken += sum(map(len, world.taken.values()))
+    print(f"{taken} effects taken")
+    assert taken
+
+
+def test_a_dead_sink_is_asked_last_and_delays_no_other_lane() -> None:
+    clock = FrozenClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        asked: list[str] = []
+
+        def sink(name: str) -> Any:
+            def deliver(effect: Any) -> None:
+                asked.append(name)
+                if name == "a-broken":
+                    clock.advance(10_000)
+                    raise TimeoutError
+
+            return deliver
+
+        for name in ("a-broken", "b", "c"):
+            hf.effects.add_sink(name, sink(name))
+        for _ in range(3):
+            declare(hf, *(Custom("n", 1, name) for name in ("a-broken", "b", "c")))
+            asked.clear()
+            hf.effects.dispatch()
+            clock.advance(400_000)
+        assert asked == ["b", "c", "a-broken"]
+
+
+def test_a_sink_that_takes_long_to_fail_is_asked_once_for_each_lane() -> None:
+    clock = FrozenClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        asked: list[str] = []
+
+        def slow(effect: Any) -> None:
+            asked.append(effect.scope)
+            clock.advance(10_000)
+            raise TimeoutError
+
+        hf.effects.add_sink("crm", slow)
+        streams = [f"operator/{number}" for number in range(4)]
+        for stream in streams:
+            declare(hf, Custom("n", 1, "crm"), scope=stream)
+        assert hf.effects.dispatch().failed == 4
+        assert asked == streams
+
+
+def test_rebuilt_equals_live_after_a_schedule(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    with holdfast.open(tmp_path / "a.db", clock=clock) as hf:
+        world = lanes.World(hf, clock, seeded("rebuild"))
+        for _ in range(60):
+            world.step()
+        before = [list(hf.effects.pending()), list(hf.effects.dead())]
+        rows = list(hf._ports.journal.rows("effects"))
+        hf.journal.rebuild()
+        assert list(hf._ports.journal.rows("effects")) == rows
+        assert [list(hf.effects.pending()), list(hf.effects.dead())] == before
+        assert hf.journal.verify().findings == ()
+
+
+# planted bugs
+
+
+def _some_schedules() -> None:
+    for seed in range(20):
+        lanes.run(seed, "memory:", steps=40)
+
+
+def _last_first(ports: Any, acting: Any, lane: Any) -> Any:
+    rows = ports.journal.lane(acting.tenant, lane.sink, lane.stream, 100)
+    return next((row for row in reversed(rows) if row["status"] in ("pending", "failed")), None)
+
+
+def test_planted_a_lane_out_of_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "_next", _last_first)
+    with pytest.raises(AssertionError, match="out of order"):
+        _some_schedules()
+
+
+def test_planted_an_effect_that_is_settled_before_it_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = outbox._attempt
+
+    def settled_first(ports: Any, acting: Any, lane: Any, row: Any) -> Any:
+        outcome = outbox.settle(ports, acting, lane.stream, row, "applied", attempts=1)
+        real(ports, acting, lane, row)
+        return outcome
+
+    monkeypatch.setattr(outbox, "_attempt", settled_first)
+    with pytest.raises(AssertionError, match=r"out of order|did not arrive"):
+        _some_schedules()
+
+
+def test_planted_a_failure_that_stops_every_lane_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = outbox._by_sink
+
+    def all_or_none(ports: Any, acting: Any, only: Any) -> Any:
+        failed = [row for _, _, row in ports.journal.rows("effects") if row["status"] in ("failed", "dead")]
+        return [] if failed else real(ports, acting, only)
+
+    monkeypatch.setattr(outbox, "_by_sink", all_or_none)
+    with pytest.raises(AssertionError, match="did not arrive"):
+        _some_schedules()
+
+
+def test_planted_an_effect_without_its_row_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(project_state.STATE_RULES, "effect.declared", lambda facts, version, at: [])
+    with pytest.raises(AssertionError, match="did not arrive"):
+        lanes.run(1, "memory:", steps=40)
+
+
+def test_planted_an_id_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = outbox._declared
+
+    def renamed(acting: Any, lane: Any, row: Any, event: Any) -> Any:
+        effect = real(acting, lane, row, event)
+        return holdfast.DeclaredEffect(**{**_fields(effect), "id": f"{effect.id[:-1]}{effect.attempt}"})
+
+    monkeypatch.setattr(outbox, "_declared", renamed)
+    with pytest.raises(AssertionError, match="out of order"):
+        _some_schedules()
+
+
+def _fields(effect: Any) -> dict[str, Any]:
+    return {name: getattr(effect, name) for name in effect.__struct_fields__}
