@@ -280,7 +280,7 @@ def test_what_a_session_does_happens_or_does_not_on_a_file(name: str, quick_path
 
 def test_every_operation_that_writes_is_killed_here() -> None:
     reads = {"messages", "summaries", "expand", "export", "status", "model", "system", "title", "metadata", "tools"}
-    others = {"threads", "usage", "id", "thread", "import_messages", "unpin", "open_calls"}
+    others = {"search", "threads", "usage", "id", "thread", "import_messages", "unpin", "open_calls"}
     every = {name for name in dir(Session) if not name.startswith("_")} - reads - others
     assert every <= {name.split()[0] for name in OPS} | {"append_result"}
 

@@ -117,6 +117,7 @@ def test_merging_goes_into_objects_and_takes_the_new_elsewhere(known: dict[str, 
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
+@settings(max_examples=volume(30, 1_000), deadline=None)
 def test_sums_are_sums(numbers: list[int]) -> None:
     held: Any = MISSING
     for number in numbers:

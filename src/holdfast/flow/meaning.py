@@ -173,8 +173,9 @@ def _standing(
     for cosines in nearest:
         hits = ports.journal.hits(acting.tenant, list(cosines))
         found += [(hit, cosines[hit.event.seq]) for hit in hits if admits(search, hit)]
-        gone = set(cosines) - {hit.event.seq for hit in hits if hit.event.content is not None and hit.current}
-        stale += [seq for seq in gone if not any(hit.event.seq == seq and hit.event.type != KEPT for hit in hits)]
+        # A message stands for good; an entry until its key has another value.
+        lasting = {hit.event.seq for hit in hits if hit.event.type != KEPT or (hit.current and hit.event.content)}
+        stale += [seq for seq in cosines if seq not in lasting]
         if len(found) >= search.limit:
             break
     if stale:

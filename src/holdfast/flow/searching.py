@@ -8,13 +8,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
-from holdfast.core.codec import decode_event
+from holdfast.core.codec import decode, decode_event, decode_facts
 from holdfast.core.ranking import Candidate, rank
 from holdfast.core.searchable import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said
 from holdfast.core.words import named, snippet, terms, text_of
 from holdfast.errors import InvalidValue, Unavailable
 from holdfast.flow.entries import stored_entry
-from holdfast.flow.lines import decoded, line_of, runs, segments
+from holdfast.flow.lines import decoded, line_of, segments, session_of
 from holdfast.flow.meaning import like
 from holdfast.ports import Acting, Ports
 from holdfast.records.entries import Match, SearchResult, Wanted
@@ -22,7 +22,6 @@ from holdfast.records.events.conversations import MessageContent, Segment
 from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.reports import Query
 from holdfast.records.rows import Span
-from holdfast.records.scope import parse_scope
 
 CANDIDATES: Final = 400
 BY_MEANING: Final = 100
@@ -86,16 +85,14 @@ def _search(
     near = {hit.event.seq: cosine for hit, cosine in cosines}
     for event in _neighbours(ports, acting, search, [event for event, _ in hits.values()]):
         hits.setdefault(event.seq, (event, 0.0))
-    events = {seq: decode_event(event) for seq, (event, _) in hits.items()}
-    names = {said_by for event in events.values() if (said_by := _speaker(event)) is not None}
-    candidates = [_candidate(events[seq], score, near.get(seq, 0.0)) for seq, (_, score) in hits.items()]
+    candidates = [_candidate(event, score, near.get(event.seq, 0.0)) for event, score in hits.values()]
     best = rank(
         candidates,
-        mean_length=_mean_length(ports, acting, search, list(events.values())),
-        speakers_named=named(query, names),
+        mean_length=_mean_length(ports, acting, search, [event for event, _ in hits.values()]),
+        speakers_named=named(query, {one.speaker for one in candidates if one.speaker is not None}),
         limit=limit,
     )
-    return [_result(ports, acting, events[seq], score, words) for seq, score in best]
+    return [_result(ports, acting, decode_event(hits[seq][0]), score, words) for seq, score in best]
 
 
 def _cosines(ports: Ports, acting: Acting, query: str, search: TextSearch) -> list[tuple[Hit, float]]:
@@ -109,54 +106,58 @@ def _cosines(ports: Ports, acting: Acting, query: str, search: TextSearch) -> li
     return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder)
 
 
-def _neighbours(
-    ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]
-) -> list[StoredEvent]:
+def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[StoredEvent]:
     """What was said around the best hits, as far as it is searched as well."""
-    wanted: dict[str, set[int]] = {}
-    for event in [event for event in found if event.type == SAID][:AROUND]:
-        for backwards in (True, False):
-            span = (
-                Span(table="messages", until=event.version - 1, limit=STEPS, backwards=True)
-                if backwards
-                else Span(table="messages", after=event.version, limit=STEPS)
-            )
-            rows = ports.journal.span(acting.tenant, event.stream, span)
-            wanted.setdefault(event.stream, set()).update(int(row["version"] or 0) for row in rows)
-    known = {(event.stream, event.version) for event in found}
-    events = []
-    for stream, versions in wanted.items():
-        missing = sorted(version for version in versions if (stream, version) not in known)
-        for run in runs(missing):
-            query = Query(
-                tenant=acting.tenant, stream=stream, after=min(run) - 1, until=max(run), types=(SAID,), limit=256
-            )
-            events += [event for event in ports.journal.read(query) if event.version in run]
-    hits = ports.journal.hits(acting.tenant, [event.seq for event in events])
+    known = {event.seq for event in found}
+    with ports.journal.snapshot():
+        near = {
+            beside.seq
+            for event in [event for event in found if event.type == SAID][:AROUND]
+            for beside in _beside(ports, event)
+            if beside.seq not in known
+        }
+        hits = ports.journal.hits(acting.tenant, sorted(near))
     return [hit.event for hit in hits if admits(search, hit)]
 
 
-def _speaker(event: Event) -> str | None:
-    return event.content.name if event.type == SAID and isinstance(event.content, MessageContent) else None
+def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
+    """The messages just before and after one; in most conversations nothing else stands between them."""
+    query = Query(
+        tenant=event.tenant,
+        stream=event.stream,
+        after=event.version - STEPS - 1,
+        until=event.version + STEPS,
+        types=(SAID,),
+        limit=2 * STEPS + 1,
+    )
+    found = ports.journal.read(query)
+    if len(found) == query.limit:
+        return found
+    before = replace(query, after=0, until=event.version - 1, limit=STEPS, backwards=True)
+    behind = replace(query, after=event.version, until=None, limit=STEPS)
+    return [*ports.journal.read(before), *ports.journal.read(behind)]
 
 
-def _candidate(event: Event, text: float, cosine: float) -> Candidate:
+def _candidate(event: StoredEvent, text: float, cosine: float) -> Candidate:
+    assert event.content is not None, "what has lost its content is not given out"
+    facts = decode_facts(event.type, event.schema, event.facts)
     if event.type == KEPT:
-        return Candidate(id=event.seq, text=text, cosine=cosine, salience=event.facts.salience, newest=event.seq)
+        return Candidate(id=event.seq, text=text, cosine=cosine, salience=facts.salience, newest=event.seq)
+    content = decode(event.content, MessageContent)
     return Candidate(
         id=event.seq,
         text=text,
         cosine=cosine,
         line=event.stream,
-        position=event.facts.position,
-        session=parse_scope(event.stream).get("session") or event.stream,
-        speaker=_speaker(event),
-        asks=said(event.content).rstrip().endswith("?"),
+        position=facts.position,
+        session=session_of(event.stream),
+        speaker=content.name,
+        asks=said(content).rstrip().endswith("?"),
         newest=event.seq,
     )
 
 
-def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[Event]) -> float:
+def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
     """How long the messages of the place searched are, by the newest of them."""
     lengths: list[float] = []
     for line in search.lines[:1]:
@@ -164,7 +165,8 @@ def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Seque
         rows = ports.journal.span(acting.tenant, line.stream, span)
         lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
     if not lengths:
-        lengths = [len(said(event.content)) for event in events if event.type == SAID]
+        contents = (event.content for event in events if event.type == SAID and event.content is not None)
+        lengths = [len(said(decode(content, MessageContent))) for content in contents]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 

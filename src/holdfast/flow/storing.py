@@ -280,12 +280,12 @@ def _delete(storage: Storage, place: str, key: str, expected: int | None, once: 
     now = storage.clock.now_ms()
     for _ in range(TRIES):
         stored = storage.store.get(place, key)
-        if stored is None and once is not None and answered(storage, place, key, once, None, "delete"):
-            return True  # By the earlier call, which was still under way.
         known = _live(stored, now)
         _check_version(place, key, known, expected)
         at = None if expected is None else 0 if stored is None else stored.version
         gone = storage.store.drop(place, key, at, once)
+        if not gone and once is not None and answered(storage, place, key, once, None, "delete"):
+            return True  # By the earlier call, which was still under way.
         if gone is not None:
             over = storage.transients.get(storage.place(place), key, now)
             hidden = storage.transients.drop(storage.place(place), key) and over is not None

@@ -131,10 +131,14 @@ def find(
     if not texts.exists():
         return []
     wanted = None if places is None else [f"s{place}" for place in places]
-    looked = search.limit
+    found: list[Hit] = []
+    seen, looked = 0, 2 * search.limit
     while True:
         rows = texts.match(search.terms, wanted, looked)
-        found = [hit for hit in hits(rows) if admits(search, hit)]
+        while seen < len(rows) and len(found) < search.limit:
+            some = rows[seen : seen + search.limit]
+            found += [hit for hit in hits(some) if admits(search, hit)]
+            seen += len(some)
         if len(found) >= search.limit or len(rows) < looked or looked >= MOST:
             return found[: search.limit]
         looked *= GROWTH

@@ -19,6 +19,8 @@ from holdfast.records.events.conversations import MessageContent
 
 _JSON = msgspec.json.Encoder()
 BATCH = 1_000
+MOSTLY = 0.8
+"""The share of all events from which on a place is not looked up in the index."""
 
 
 def around(connection: apsw.Connection) -> Around:
@@ -46,8 +48,12 @@ def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list
     places = None
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
-        places = [stream for (stream,) in ask(connection, queries()["stream_ids"], (number, names))]
-
+        streams = ask(connection, queries()["stream_ids"], (number, names))
+        ((events,),) = ask(connection, queries()["position"])
+        # Where nearly everything is searched, naming the place costs as much as the words, and sorts out next to
+        # nothing. What is of other places is not admitted, and the scores are the same.
+        if not streams or sum(version for _, version in streams) < MOSTLY * events:
+            places = [stream for stream, _ in streams]
     return texts.find(connection, number, places, wanted, lambda rows: hits(connection, tenant, number, rows))
 
 

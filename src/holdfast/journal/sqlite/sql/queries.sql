@@ -382,7 +382,7 @@ WHERE h.tenant = ?1 AND h.stream = ?2 AND h.key = ?3 AND h.version < ?4
 ORDER BY h.version DESC LIMIT 1
 
 -- name: stream_ids
-SELECT s.id FROM json_each(?2) AS j CROSS JOIN streams AS s ON s.tenant = ?1 AND s.name = j.value
+SELECT s.id, s.version FROM json_each(?2) AS j CROSS JOIN streams AS s ON s.tenant = ?1 AND s.name = j.value
 
 -- name: hits
 -- What the index found, with what says whether it still stands.
