@@ -13,8 +13,9 @@ from typing import Any, Final, Self, TypeVar, overload
 
 from holdfast.connect_store import open_storage
 from holdfast.core.entries import Options
-from holdfast.flow import finding, storing
-from holdfast.flow.storing import Storage, Write
+from holdfast.flow import finding, keeping, storing
+from holdfast.flow.keeping import Write
+from holdfast.flow.storing import Storage
 from holdfast.ports import Clock
 from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.scope import Address, Scope
@@ -170,15 +171,15 @@ class State(Reads):
         """
         options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
         wanted = Write(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
-        return storing.write(self._storage, self.scope, name, wanted)
+        return keeping.write(self._storage, self.scope, name, wanted)
 
     def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
         """Remove a key; gives whether it had a value. Its edges stay until they are unlinked."""
-        return storing.delete(self._storage, self.scope, name, expected_version, key)
+        return keeping.delete(self._storage, self.scope, name, expected_version, key)
 
     def clear_transient(self) -> int:
         """Remove what was written with lifetime='transient'; what it lay over is seen again."""
-        return storing.clear_transient(self._storage, self.scope)
+        return keeping.clear_transient(self._storage, self.scope)
 
     def link(
         self,
@@ -264,7 +265,7 @@ class StateStore:
 
         The journaled store does so by itself when a session is closed, and in its threads as well.
         """
-        return storing.end_session(self._storage, session)
+        return keeping.end_session(self._storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask in Datalog, reading only, where the store declares it."""

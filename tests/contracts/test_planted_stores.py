@@ -18,7 +18,7 @@ import pytest
 from holdfast.client_state import StateStore
 from holdfast.core import entries as rules
 from holdfast.errors import Conflict, EntryNotFound
-from holdfast.flow import storing
+from holdfast.flow import keeping, storing
 from holdfast.flow.storing import Storage
 from holdfast.flow.transients import Transients
 from holdfast.records.entries import Stored
@@ -127,7 +127,8 @@ def test_a_store_whose_keys_are_paths_does_not_stay_inside(tmp_path: Path) -> No
 
 
 def time_does_not_pass(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(storing, "_live", lambda entry, now: entry)
+    for module in (keeping, storing):
+        patch.setattr(module, "live", lambda entry, now: entry)
 
 
 def time_is_not_begun_anew(patch: pytest.MonkeyPatch) -> None:
@@ -151,13 +152,13 @@ def search_looks_below(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refused_deletion_uncovers(patch: pytest.MonkeyPatch) -> None:
-    original = storing.delete
+    original = keeping.delete
 
     def delete(storage: Storage, scope: Any, key: str, *given: Any) -> bool:
         storage.transients.drop(storage.place(scope), key)
         return original(storage, scope, key, *given)
 
-    patch.setattr(storing, "delete", delete)
+    patch.setattr(keeping, "delete", delete)
 
 
 def transient_sums_race(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def transient_sums_race(patch: pytest.MonkeyPatch) -> None:
 
 
 def values_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(storing, "plain", lambda value: json.loads(json.dumps(value, default=repr)))
+    patch.setattr(keeping, "plain", lambda value: json.loads(json.dumps(value, default=repr)))
 
 
 def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.client_state import Reads, State, StateReader, StateStore, open_store
-from holdfast.flow import finding, storing
+from holdfast.flow import finding, keeping, storing
 from holdfast.flow.state import JournaledStore
 from holdfast.flow.storing import Storage
 from holdfast.flow.transients import Transients
@@ -122,12 +122,12 @@ class Pretender:
 
 
 def test_only_flows_that_read_are_handed_the_store(reader: StateReader, store: StateStore) -> None:
-    refused: list[Any] = [storing.write, storing.delete, storing.clear_transient, storing.end_session, storing.find]
-    refused += [finding.link, finding.unlink, storing.paged, storing.made, storing.datalog, lambda *given: given, None]
+    refused: list[Any] = [keeping.write, keeping.delete, keeping.clear_transient, keeping.end_session, storing.find]
+    refused += [finding.link, finding.unlink, storing.paged, keeping.made, storing.datalog, lambda *given: given, None]
     pretenders = [Pretender(flow) for flow in (storing.read, storing.listed, finding.search)]
     for flow in (*refused, *pretenders):
         with pytest.raises(TypeError, match="only reads"):
-            reader._do(flow, "k", storing.Write(value=2))
+            reader._do(flow, "k", keeping.Write(value=2))
     assert [one.handed for one in pretenders] == [()] * 3
     assert store("user/42").read("k") == 1
 

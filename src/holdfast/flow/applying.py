@@ -1,4 +1,4 @@
-"""Effects on the journaled store as drafts: the rules of `storing`, run over a store that only notes what it is told.
+"""Effects on the journaled store as drafts: the rules of `keeping`, run over a store that only notes what it is told.
 
 So an effect obeys the very rules of a direct write, and what several effects of one operator do to the same
 key adds up, before any of it is written. Nothing in here writes.
@@ -12,11 +12,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.effects import options_of
-from holdfast.flow import finding, storing
+from holdfast.flow import finding, keeping
 from holdfast.flow.change import States
 from holdfast.flow.entries import deleted_draft, linked_draft, unlinked_draft, written_draft
+from holdfast.flow.keeping import Write
 from holdfast.flow.state import JournaledStore
-from holdfast.flow.storing import Storage, Write
+from holdfast.flow.storing import Storage
 from holdfast.flow.transients import Transients
 from holdfast.ports import Acting, Ports
 from holdfast.records import effects
@@ -130,9 +131,9 @@ def apply(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
             reducer=effect.reducer,
             effect=id,
         )
-        return {"version": storing.write(storage, effect.scope, effect.key, wanted)}
+        return {"version": keeping.write(storage, effect.scope, effect.key, wanted)}
     if isinstance(effect, effects.DeleteState):
-        return {"deleted": storing.delete(storage, effect.scope, effect.key, effect.expected_version)}
+        return {"deleted": keeping.delete(storage, effect.scope, effect.key, effect.expected_version)}
     if isinstance(effect, effects.LinkState):
         finding.link(storage, edge_of(effect))
         return {"linked": True}

@@ -8,10 +8,11 @@ from holdfast.core import entries as rules
 from holdfast.core import graph
 from holdfast.core.codec import encode
 from holdfast.core.ranking import Candidate, rank
+from holdfast.core.searchable import INDEXED_CHARS
 from holdfast.core.values import plain
 from holdfast.core.words import snippet, terms, text_of
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
-from holdfast.flow.storing import INDEXED_CHARS, Storage, needs, value_of
+from holdfast.flow.storing import Storage, needs, value_of
 from holdfast.records.entries import Edge, Match, Reached, SearchResult, Wanted
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Address, Scope
