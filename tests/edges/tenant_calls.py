@@ -1,0 +1,110 @@
+"""Which call asks which public member, and why the others have no answer that could leak.
+
+A call is a function of an Actor; `@call(owner, "name …")` says what it asks. Whatever is public and has no row
+here makes a test fail, and so does a row whose call does not ask what it says.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+import holdfast
+from holdfast.client_effects import Effects
+from holdfast.client_index import IndexView
+from holdfast.client_journal import JournalView
+from tests.edges.tenant_actor import Actor
+
+OWNERS: dict[str, type] = {
+    "Holdfast": holdfast.Holdfast,
+    "Session": holdfast.Session,
+    "ContextPack": holdfast.ContextPack,
+    "Frame": holdfast.Frame,
+    "journal": JournalView,
+    "index": IndexView,
+    "effects": Effects,
+    "StateStore": holdfast.StateStore,
+    "State": holdfast.State,
+    "StateReader": holdfast.StateReader,
+    "DualWrite": holdfast.DualWrite,
+}
+"""Everything that a tenant's view hands out and that can be asked something."""
+
+SPEAKING = ("__len__", "__iter__", "__contains__", "__call__", "__repr__", "_repr_html_")
+"""What Python calls by itself, and what answers."""
+
+OF_THE_WHOLE = {
+    f"journal.{name}" for name in ("collect", "verify", "rebuild", "backup", "export", "import_", "tenants")
+}
+"""About the journal as a whole: refused through a tenant's view."""
+
+SILENT = {
+    "Holdfast.close": "A view closes nothing and answers nothing.",
+    "Holdfast.drain": "It is about the process; a test of its own shows what a view may do.",
+    "StateStore.close": "A view closes nothing and answers nothing.",
+    "StateStore.datalog": "The journaled store refuses it, whatever is in it.",
+    "Session.id": "What the caller named it.",
+    "Session.thread": "What the caller named it.",
+    "State.scope": "What the caller named it.",
+    "StateReader.scope": "What the caller named it.",
+    "Frame.scope": "What the caller named it.",
+}
+"""Members that no call needs to ask, and why."""
+
+FUNCTIONS = {
+    "count_tokens": "Counts what it is given.",
+    "model_info": "What this release knows about models.",
+    "open": "Opens a journal: what it gives is asked here.",
+    "open_async": "The same flows behind a thread; a test compares every signature with these.",
+    "open_store": "Other stores know no tenants: each is the sink of one.",
+    "open_store_async": "Other stores know no tenants: each is the sink of one.",
+    "register_model": "A program's own configuration.",
+    "register_type": "A program's own configuration.",
+    "restore": "A whole journal, from a file that its operator has.",
+    "sliding": "A window over the caller's own list.",
+    "summarised": "A window over the caller's own list.",
+    "verify_webhook": "Checks what it is given.",
+}
+"""Public functions, none of which takes a tenant's view."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a tenant does, and the members that it asks."""
+
+    make: Callable[[Actor], Any]
+    asks: frozenset[str]
+
+
+CALLS: dict[str, Call] = {}
+"""Every call by its name; filled by the modules beside this one."""
+
+
+def call(owner: str, names: str, *more: str) -> Callable[[Callable[[Actor], Any]], Callable[[Actor], Any]]:
+    """Note a call: it asks these members of an owner, and perhaps (owner, names) of others."""
+    pairs = (owner, names, *more)
+
+    def noted(make: Callable[[Actor], Any]) -> Callable[[Actor], Any]:
+        asks = {
+            f"{whose}.{name}" for whose, which in zip(pairs[::2], pairs[1::2], strict=True) for name in which.split()
+        }
+        CALLS[make.__name__] = Call(make=make, asks=frozenset(asks))
+        return make
+
+    return noted
+
+
+def members() -> Iterator[tuple[str, type, str]]:
+    """Every public member of every owner, as (row, owner, name)."""
+    for owner, kind in OWNERS.items():
+        for name, member in inspect.getmembers(kind):
+            own = getattr(object, name, None) is not member
+            if not name.startswith("_") or (name in SPEAKING and own):
+                yield f"{owner}.{name}", kind, name
+
+
+def functions() -> set[str]:
+    """Every public function of the package."""
+    return {name for name in holdfast.__all__ if inspect.isroutine(getattr(holdfast, name))}

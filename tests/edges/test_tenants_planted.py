@@ -1,0 +1,164 @@
+"""The comparison of tenants can fail: each wall between them is taken down on purpose, and it must be noticed.
+
+Every bug is a patch made here, never a switch in the source. What notices it runs again without the bug, so
+that it is the bug that was noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.connect import VectorCache
+from holdfast.flow import observers, steps
+from holdfast.flow.sinks import Sinks
+from holdfast.flow.storing import Storage
+from holdfast.flow.transients import Transients
+from holdfast.journal import texts
+from holdfast.journal.memory import MemoryJournal
+from tests.edges.tenant_actor import by_words
+from tests.edges.test_tenants import compare
+
+Patch = pytest.MonkeyPatch
+SEEDS = 20
+
+
+def one_index_for_all(patch: Patch) -> None:
+    """How rare a word is, is counted over everybody's texts."""
+    patch.setattr(texts, "table", lambda tenant: "search_1")
+    original = texts.find
+
+    def find(connection: Any, tenant: int, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
+        def own(rows: Any) -> Any:
+            return [hit for hit in hits(rows) if hit.event.stream in search.streams or search.everywhere]
+
+        return original(connection, tenant, places, search, own)
+
+    patch.setattr(texts, "find", find)
+
+
+def transients_by_scope_alone(patch: Patch) -> None:
+    patch.setattr(Storage, "place", lambda self, scope: ("", scope))
+
+
+def room_for_transients_is_shared(patch: Patch) -> None:
+    original = Transients._make_room
+
+    def make_room(self: Any, tenant: str, now: int) -> None:
+        original(self, max(self._counts, key=self._counts.__getitem__, default=tenant), now)
+
+    patch.setattr(Transients, "_make_room", make_room)
+
+
+def vectors_by_scope_alone(patch: Patch) -> None:
+    get, put = VectorCache.get, VectorCache.put
+    patch.setattr(VectorCache, "get", lambda self, place: get(self, ("", *place[1:])))
+    patch.setattr(VectorCache, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
+
+
+def callbacks_hear_everybody(patch: Patch) -> None:
+    original = observers._matches
+    patch.setattr(observers, "_matches", lambda entry, tenant, name: original(entry, entry[0], name))
+
+
+def sinks_by_name_alone(patch: Patch) -> None:
+    def find(self: Any, tenant: str, name: str) -> Any:
+        return next((sink for (_, known), sink in self._sinks.items() if known == name), None)
+
+    patch.setattr(Sinks, "find", find)
+
+
+def middleware_of_everybody(patch: Patch) -> None:
+    patch.setattr(Sinks, "middleware", lambda self, tenant: [function for _, function in self._middleware])
+
+
+def steps_by_frame_alone(patch: Patch) -> None:
+    patch.setattr(steps, "_owner", lambda ports, acting, frame: ("", "", frame))
+
+
+def keys_of_everybody(patch: Patch) -> None:
+    original = MemoryJournal.by_key
+
+    def by_key(self: Any, tenant: str, stream: str, key: str) -> Any:
+        return original(self, tenant, stream, key) or original(self, "globex", stream, key)
+
+    patch.setattr(MemoryJournal, "by_key", by_key)
+
+
+def pseudonyms_are_numbered_together(patch: Patch) -> None:
+    original = MemoryJournal._pseudonym
+
+    def pseudonym(self: Any, tenant: str, name: str) -> int:
+        known = [one for one in self._subjects.get(tenant, ()) if one.name == name]
+        if not known and tenant == "acme":
+            while len(self._subjects.get("acme", ())) < len(self._subjects.get("globex", ())):
+                original(self, "acme", f"held back {len(self._subjects.get('acme', ()))}")
+        return original(self, tenant, name)
+
+    patch.setattr(MemoryJournal, "_pseudonym", pseudonym)
+
+
+def edges_of_everybody(patch: Patch) -> None:
+    original = MemoryJournal.edges
+
+    def edges(self: Any, tenant: str, query: Any) -> Any:
+        return [edge for name in self.tenants() for edge in original(self, name, query)]
+
+    patch.setattr(MemoryJournal, "edges", edges)
+
+
+def subscribers_hear_everybody(patch: Patch) -> None:
+    original = MemoryJournal.read
+
+    def read(self: Any, query: Any) -> Any:
+        everybodys = self._events[query.after :][: query.limit]
+        return everybodys if query.stream is None and query.after and not query.types else original(self, query)
+
+    patch.setattr(MemoryJournal, "read", read)
+
+
+TALKING = ("say", "write", "search", "search_state", "rewind", "fork")
+MOMENTS = ("write_for_a_moment", "read")
+BUGS: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    one_index_for_all: TALKING,
+    transients_by_scope_alone: MOMENTS,
+    room_for_transients_is_shared: MOMENTS,
+    vectors_by_scope_alone: TALKING,
+    callbacks_hear_everybody: ("listen", "write"),
+    sinks_by_name_alone: ("operate", "dispatch", "own_sink"),
+    middleware_of_everybody: ("operate", "operate_through_middleware"),
+    steps_by_frame_alone: ("work_under_a_chosen_id",),
+    keys_of_everybody: (),
+    pseudonyms_are_numbered_together: (),
+    edges_of_everybody: ("edges", "read_only"),
+    subscribers_hear_everybody: ("subscribe", "append_event"),
+}
+"""Each with the calls among which it must be noticed; nothing is all."""
+
+
+def noticed(patch: Patch, bug: Callable[[Patch], None], folder: Path, backend: str) -> None:
+    """Some seed notices a bug, and nothing without it."""
+    calls = BUGS[bug]
+    embedder, rounds = by_words if bug is vectors_by_scope_alone else None, 6 if calls else 1
+    for seed in range(SEEDS):
+        with patch.context() as planted:
+            bug(planted)
+            try:
+                compare(folder, backend, embedder, seed, rounds, calls)
+            except (AssertionError, LookupError):
+                break
+    else:
+        raise AssertionError(f"{bug.__name__} was not noticed on {backend}")
+    compare(folder, backend, embedder, seed, rounds, calls)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_wall_that_is_down_is_noticed(bug: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path) -> None:
+    noticed(monkeypatch, bug, tmp_path, "memory")
+
+
+def test_one_index_for_all_is_noticed_on_disk_as_well(monkeypatch: Patch, tmp_path: Path) -> None:
+    noticed(monkeypatch, one_index_for_all, tmp_path, "sqlite")
