@@ -13,13 +13,41 @@ from types import ModuleType
 
 from rich.console import Console
 
-from bench import beside, conversations, counts, frames, group, importing, scopes, single, size, whole
+from bench import (
+    beside,
+    conversations,
+    counts,
+    frames,
+    group,
+    importing,
+    retrieval,
+    scopes,
+    search,
+    single,
+    size,
+    stores,
+    whole,
+)
 from bench.neighbours import Neighbours
 from bench.report import RESULTS, Report
 
 TOPICS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (single, frames, counts, group, beside, whole, size, conversations, scopes, importing)
+    for module in (
+        single,
+        frames,
+        counts,
+        group,
+        beside,
+        whole,
+        size,
+        conversations,
+        scopes,
+        importing,
+        stores,
+        search,
+        retrieval,
+    )
 }
 
 

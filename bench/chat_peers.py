@@ -178,12 +178,11 @@ async def openai_memory(path: Path, warm_up: int, sessions: int, messages: int) 
     return found
 
 
-def main() -> None:
-    """Answer until there are no more questions."""
+def serve(peers: Any) -> None:
+    """Answer until there are no more questions, each by the public method that it names."""
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    peers = Peers()
     for line in sys.stdin:
         question = json.loads(line)
         asked: Callable[..., Any] = getattr(peers, question.pop("ask"))
@@ -195,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Peers())

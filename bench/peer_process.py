@@ -54,14 +54,14 @@ class PeerProcess:
 
 
 @contextmanager
-def peer_process(place: Path) -> Iterator[PeerProcess | None]:
+def peer_process(place: Path, module: str = "bench.chat_peers") -> Iterator[PeerProcess | None]:
     """A process with the peers, ended and waited for at the end; None if their environment is not there."""
     if not PYTHON.exists():
         yield None
         return
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [PYTHON, "-m", "bench.chat_peers"],
+            [PYTHON, "-m", module],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -133,8 +133,9 @@ def _cosines_plainly(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
 
 @cache
 def numpy_or_none() -> Any:
-    """numpy, if it is installed; it is not imported before something has to be computed."""
+    """numpy of release 2 or later, if it is installed; it is not imported before something has to be computed."""
     try:
-        return importlib.import_module("numpy")
+        found = importlib.import_module("numpy")
     except ImportError:
         return None
+    return found if hasattr(found, "vecdot") else None

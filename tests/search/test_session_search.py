@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
@@ -140,6 +141,12 @@ def test_without_an_index_nothing_is_found_and_a_rebuild_makes_one(tmp_path: Pat
         assert hf.session("alice").search("invoice") == []
     with holdfast.open(path) as hf:
         assert hf.session("alice").search("invoice") == []
+        assert hf.state("user/1").write("note", "an invoice, again") > 0
+    with holdfast.open(path, settings=Settings(index_text=0)) as hf:
+        hf.state("user/1").write("note", "an invoice")
+        assert hf.journal.verify().findings == ()
+    with holdfast.open(path) as hf:
+        assert hf.state("user/1").search("invoice") == []
         hf.journal.rebuild()
         assert len(hf.session("alice").search("invoice")) == 1
         assert len(hf.state("user/1").search("invoice")) == 1
@@ -171,6 +178,21 @@ def test_an_embedder_that_is_out_of_order_leaves_the_words(tmp_path: Path) -> No
         assert found(chat.search("invoice"))[0] == "The invoice is overdue."
         hf.state("user/1").write("note", "an invoice")
         assert hf.state("user/1").search("invoice")[0].key == "note"
+
+
+def test_a_search_answers_also_when_its_cache_cannot_be_tidied_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path, embedder=by_letters, settings=Settings(busy_ms=10)) as hf:
+        state = hf.state("user/1")
+        state.write("a", "oooo uuuu")
+        state.write("b", "iiii eeee")
+        assert len(state.search("uuuu")) == 2
+        state.delete("a")
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        assert [one.key for one in state.search("uuuu")] == ["b"]
+        other.execute("ROLLBACK")
+        other.close()
 
 
 def test_texts_are_embedded_once_and_again_only_when_they_change(tmp_path: Path) -> None:

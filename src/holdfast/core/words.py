@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 MOST_TERMS = 64
@@ -30,11 +31,7 @@ OWN_CONTEXT = 400
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_UNSPACED = re.compile(f"[{UNSPACED}]")
-_LETTERS = re.compile(f"[{UNSPACED}]+")
-_RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 _WORD = re.compile(r"[^\W_]+")
-_FOREIGN = re.compile(f"[^\\x00-\\x7f{UNSPACED}]")
 _MARKED = re.compile("[\u0590-\u1cff]")
 """Scripts whose vowels and tones are marks of their own; elsewhere accents alone are."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")
@@ -44,6 +41,29 @@ _NEGATED = re.compile(r"\b(?:[Cc]a|[Ww]o|[Ss]ha|[Aa]i)n't\b|[nN]'[tT]\b")
 _ENDINGS = re.compile(r"'(?:[sSdDmM]|[lL]{2}|[rRvV][eE])\b")
 _PLUSES = re.compile(r"(?<![^\W_])([A-Za-z])\+\+")
 _SHARP = re.compile(r"(?<![^\W_])([A-Za-z])#(?![\w#])")
+
+
+# Large sets of letters take milliseconds to compile, and most programs never need them.
+
+
+@cache
+def _unspaced() -> re.Pattern[str]:
+    return re.compile(f"[{UNSPACED}]")
+
+
+@cache
+def _letters() -> re.Pattern[str]:
+    return re.compile(f"[{UNSPACED}]+")
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    return re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+
+
+@cache
+def _foreign() -> re.Pattern[str]:
+    return re.compile(f"[^\\x00-\\x7f{UNSPACED}]")
 
 
 def _listed(text: str) -> frozenset[str]:
@@ -87,7 +107,7 @@ def folded(text: str) -> str:
 
 def spaced(text: str) -> str:
     """A text in which letters of languages without spaces stand alone, so that each is a word to the index."""
-    return text if text.isascii() else _LETTERS.sub(lambda run: f" {' '.join(run[0])} ", text)
+    return text if text.isascii() else _letters().sub(lambda run: f" {' '.join(run[0])} ", text)
 
 
 def indexed(text: str) -> str:
@@ -138,7 +158,7 @@ def _written(text: str) -> list[str]:
         text = _SHARP.sub(r"\1sharp", text)
     said = _WORD.findall(text)
     if said and max(map(len, said)) > LONGEST_WORD:
-        said = [word if _UNSPACED.search(word) else word[:LONGEST_WORD] for word in said]
+        said = [word if not word.isascii() and _unspaced().search(word) else word[:LONGEST_WORD] for word in said]
     return said
 
 
@@ -155,8 +175,8 @@ def _asks(word: str, at: int, said: list[str]) -> bool:
 
 def _pieces(word: str) -> Iterator[str]:
     """A word as terms: pairs of neighbouring letters where a language has no spaces."""
-    for run in [word] if word.isascii() else _RUNS.findall(word):
-        if len(run) > 1 and _UNSPACED.match(run):
+    for run in [word] if word.isascii() else _runs().findall(word):
+        if len(run) > 1 and not run.isascii() and _unspaced().match(run):
             yield from (run[at : at + 2] for at in range(len(run) - 1))
         else:
             yield run
@@ -210,13 +230,13 @@ def _places(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]:
     if not patterns:
         return []
     # One letter for one letter, so that places in the one are places in the other.
-    alike = _FOREIGN.sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
+    alike = _foreign().sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
     return [(*found.span(), found[0]) for found in re.finditer("|".join(patterns), alike)]
 
 
 def _beginning(term: str) -> str:
     """A pattern for words that begin like a term; a number or a very short word must be the whole."""
-    if _UNSPACED.match(term):
+    if not term.isascii() and _unspaced().match(term):
         return re.escape(term)
     whole = not term.isalpha() or len(term) < 3
     return rf"(?<![^\W_]){re.escape(term)}(?![^\W_])" if whole else rf"(?<![^\W_]){re.escape(term[:STEM])}"

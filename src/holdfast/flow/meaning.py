@@ -8,40 +8,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
-from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 from holdfast.ambient import renew_in_child
 from holdfast.core.codec import decode_facts
 from holdfast.core.searchable import KEPT, Hit, TextSearch, admits, searchable
-from holdfast.errors import InvalidValue, Unavailable
+from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
+from holdfast.flow.likeness import Block, Blocks, Likeness, grown, size_of
 from holdfast.ports import Acting, Embedder, Ports
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.vectors import numpy_or_none, similarities
 
 BATCH: Final = 512
-GROWTH: Final = 4
-ROWS: Final = 4_096
-"""Vectors of a block. As floats they stay in the processor's cache, and a new one copies no more than these."""
 
 Place = tuple[str, str, str]
 """Tenant, stream and embedder."""
-
-
-class Block(msgspec.Struct, frozen=True):
-    """Vectors one behind the other, with the numbers of their events, which grow. It is never changed."""
-
-    seqs: array[int]
-    data: bytes
-    lengths: Any
-    """Of each vector, as an array; None without numpy."""
-
-
-Blocks = tuple[Block, ...]
 
 
 class VectorCache:
@@ -68,10 +51,10 @@ class VectorCache:
     def put(self, place: Place, blocks: Blocks) -> None:
         """What is known of it now."""
         with self._lock:
-            self._count += _size(blocks) - _size(self._kept.pop(place, ()))
+            self._count += size_of(blocks) - size_of(self._kept.pop(place, ()))
             self._kept[place] = blocks
             while self._count > self._most and self._kept:
-                self._count -= _size(self._kept.popitem(last=False)[1])
+                self._count -= size_of(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Forget everything: what was erased must not be found by what was made of it."""
@@ -80,38 +63,10 @@ class VectorCache:
             self._count = 0
 
 
-def _size(blocks: Blocks) -> int:
-    return sum(len(block.seqs) for block in blocks)
-
-
-def _grown(known: Blocks, rows: Sequence[tuple[int, bytes]]) -> Blocks:
-    """The same and what came since. Other threads may read what is known: full blocks are kept, the last is copied."""
-    found = list(known)
-    first = 0
-    while first < len(rows):
-        last = found.pop() if found and len(found[-1].seqs) < ROWS else Block(array("q"), b"", None)
-        some = rows[first : first + ROWS - len(last.seqs)]
-        seqs = last.seqs + array("q", [seq for seq, _ in some])
-        data = b"".join((last.data, *(vector for _, vector in some)))
-        found.append(Block(seqs, data, _lengths(data, len(seqs))))
-        first += len(some)
-    return tuple(found)
-
-
-def _lengths(data: bytes, count: int) -> Any:
-    numpy = numpy_or_none()
-    if numpy is None:
-        return None
-    matrix = numpy.frombuffer(data, numpy.int8).reshape(count, -1).astype(numpy.float32)
-    lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix))
-    # A vector of zeros is like nothing, and its products are 0 already.
-    return numpy.where(lengths == 0, 1, lengths)
-
-
 def like(
-    ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder
-) -> list[tuple[Hit, float]]:
-    """What is most like a vector in the places searched, with its cosine; best first, of equals the newest."""
+    ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder, known: Mapping[int, Hit]
+) -> dict[int, tuple[Hit, float]]:
+    """What is most like a vector in the places searched, with its cosine; and how much what is known is like it."""
     blocks: list[Block] = []
     for stream in search.streams:
         try:
@@ -119,70 +74,37 @@ def like(
             blocks += _vectors(ports, acting, stream, embedder)
         except (Unavailable, InvalidValue):
             continue
-    return _standing(ports, acting, search, _nearest(vector, blocks, search.limit)) if blocks else []
-
-
-def _nearest(vector: bytes, blocks: Sequence[Block], size: int) -> Iterator[dict[int, float]]:
-    """Events by how much their vectors are like one, best first and of equals the newest, in ever larger parts."""
-    numpy = numpy_or_none()
-    if numpy is None:
-        yield from _nearest_plainly(vector, blocks, size)
-        return
-    seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
-    cosines = _cosines(numpy, vector, blocks)
-    first, alike = 0, int(numpy.count_nonzero(cosines > 0))
-    while first < alike:
-        until = min(first + size, alike)
-        # Everything that is as good as the last one wanted, so that it does not depend on chance which of equals stay.
-        least = numpy.partition(cosines, len(cosines) - until)[len(cosines) - until]
-        best = numpy.flatnonzero(cosines >= least)
-        best = best[numpy.lexsort((seqs[best], cosines[best]))[::-1]][first:until]
-        yield dict(zip(seqs[best].tolist(), cosines[best].tolist(), strict=True))
-        first, size = until, size * GROWTH
-
-
-def _cosines(numpy: Any, vector: bytes, blocks: Sequence[Block]) -> Any:
-    wanted = numpy.frombuffer(vector, numpy.int8).astype(numpy.float32)
-    own = float(numpy.sqrt(wanted @ wanted)) or 1.0
-    found = []
-    for block in blocks:
-        matrix = numpy.frombuffer(block.data, numpy.int8).reshape(len(block.seqs), -1)
-        # Not a product of matrices: that would wake threads, which beside a busy machine cost more than they save.
-        found.append(numpy.vecdot(matrix.astype(numpy.float32), wanted) / (block.lengths * own))
-    return numpy.concatenate(found)
-
-
-def _nearest_plainly(vector: bytes, blocks: Sequence[Block], size: int) -> Iterator[dict[int, float]]:
-    scored: list[tuple[float, int]] = []
-    for block in blocks:
-        rows = [block.data[at : at + len(vector)] for at in range(0, len(block.data), len(vector))]
-        scored += zip(similarities(vector, rows), block.seqs, strict=True)
-    best = sorted(((cosine, seq) for cosine, seq in scored if cosine > 0), reverse=True)
-    first = 0
-    while first < len(best):
-        yield {seq: cosine for cosine, seq in best[first : first + size]}
-        first, size = first + size, size * GROWTH
+    likeness = Likeness(vector, blocks)
+    found = {seq: (known[seq], cosine) for seq, cosine in likeness.of(known).items()}
+    return {**found, **_standing(ports, acting, search, likeness, known)}
 
 
 def _standing(
-    ports: Ports, acting: Acting, search: TextSearch, nearest: Iterator[dict[int, float]]
-) -> list[tuple[Hit, float]]:
+    ports: Ports, acting: Acting, search: TextSearch, likeness: Likeness, known: Mapping[int, Hit]
+) -> dict[int, tuple[Hit, float]]:
     """The best that may be given out; what stands for nothing any more is forgotten on the way."""
-    found: list[tuple[Hit, float]] = []
+    found: list[tuple[int, tuple[Hit, float]]] = []
     stale: list[int] = []
-    for cosines in nearest:
-        hits = ports.journal.hits(acting.tenant, list(cosines))
-        found += [(hit, cosines[hit.event.seq]) for hit in hits if admits(search, hit)]
-        # A message stands for good; an entry until its key has another value.
-        lasting = {hit.event.seq for hit in hits if hit.event.type != KEPT or (hit.current and hit.event.content)}
-        stale += [seq for seq in cosines if seq not in lasting]
+    for cosines in likeness.best(search.limit):
+        fresh = [seq for seq in cosines if seq not in known]
+        hits = {hit.event.seq: hit for hit in ports.journal.hits(acting.tenant, fresh)}
+        stands = {**known, **{seq: hit for seq, hit in hits.items() if admits(search, hit)}}
+        found += [(seq, (stands[seq], cosine)) for seq, cosine in cosines.items() if seq in stands]
+        stale += [seq for seq in fresh if seq not in hits or _over(hits[seq])]
         if len(found) >= search.limit:
             break
     if stale:
-        ports.journal.drop_vectors(acting.tenant, stale)
+        # Tidying up is no reason for a search to fail: whoever comes next does it.
+        with suppress(Unavailable, OutcomeUnknown):
+            ports.journal.drop_vectors(acting.tenant, stale)
         assert ports.vectors is not None
         ports.vectors.clear()
-    return found[: search.limit]
+    return dict(found[: search.limit])
+
+
+def _over(hit: Hit) -> bool:
+    """Whether an entry is no longer what its key holds. A message is never over: what was retracted may be shared."""
+    return hit.event.type == KEPT and (hit.event.content is None or not hit.current)
 
 
 def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> Blocks:
@@ -193,7 +115,7 @@ def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> B
     more = ports.journal.vectors(acting.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
     rows = [row for row in more if len(row[1]) == embedder.dimensions]
     if rows:
-        blocks = _grown(blocks, rows)
+        blocks = grown(blocks, rows)
         ports.vectors.put(place, blocks)
     return blocks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -44,15 +44,15 @@ def check_query(query: object) -> str:
 def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
     """Entries of one scope with raw scores, for the rules above the store to rank."""
     search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
-    scores = {hit.event.seq: (hit.event, hit.score, 0.0) for hit in ports.journal.search(acting.tenant, search)}
+    hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
+    near: dict[int, tuple[Hit, float]] = {}
     if wanted.vector is not None and ports.embedder is not None:
-        for hit, cosine in like(ports, acting, search, wanted.vector, ports.embedder):
-            event, text, _ = scores.get(hit.event.seq, (hit.event, 0.0, 0.0))
-            scores[event.seq] = (event, text, cosine)
+        near = like(ports, acting, search, wanted.vector, ports.embedder, hits)
     found = []
-    for event, text, cosine in scores.values():
-        key, entry = stored_entry(event)
-        found.append(Match(key=key, entry=entry, text=text, cosine=cosine))
+    for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
+        key, entry = stored_entry(hit.event)
+        cosine = near[seq][1] if seq in near else 0.0
+        found.append(Match(key=key, entry=entry, text=hit.score, cosine=cosine))
     return found
 
 
@@ -78,35 +78,52 @@ def _search(
     if not words:
         return []
     search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=CANDIDATES)
-    hits = {hit.event.seq: (hit.event, hit.score) for hit in ports.journal.search(acting.tenant, search)}
-    cosines = _cosines(ports, acting, query, search)
-    for hit, _ in cosines:
-        hits.setdefault(hit.event.seq, (hit.event, 0.0))
-    near = {hit.event.seq: cosine for hit, cosine in cosines}
-    for event in _neighbours(ports, acting, search, [event for event, _ in hits.values()]):
-        hits.setdefault(event.seq, (event, 0.0))
-    candidates = [_candidate(event, score, near.get(event.seq, 0.0)) for event, score in hits.values()]
+    matches = _seen(ports, acting, search, ports.journal.search(acting.tenant, search))
+    hits = {hit.event.seq: hit for hit in matches}
+    near = _near(ports, acting, query, search, hits)
+    for seq, (hit, _) in near.items():
+        hits.setdefault(seq, hit)
+    for hit in _neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
+        hits.setdefault(hit.event.seq, hit)
+    candidates = [_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
     best = rank(
         candidates,
-        mean_length=_mean_length(ports, acting, search, [event for event, _ in hits.values()]),
+        mean_length=_mean_length(ports, acting, search, [hit.event for hit in hits.values()]),
         speakers_named=named(query, {one.speaker for one in candidates if one.speaker is not None}),
         limit=limit,
     )
-    return [_result(ports, acting, decode_event(hits[seq][0]), score, words) for seq, score in best]
+    return [_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
 
 
-def _cosines(ports: Ports, acting: Acting, query: str, search: TextSearch) -> list[tuple[Hit, float]]:
+def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
+    """What a reader would get: what a transient entry lies over is something else."""
+    over = {
+        (stream, key)
+        for stream in {hit.event.stream for hit in hits if hit.event.type == KEPT and ports.transients is not None}
+        for key, _ in ports.transients.over((acting.tenant, stream), search.now)  # type: ignore[union-attr]
+    }
+    return [hit for hit in hits if not over or (hit.event.stream, _key(hit.event)) not in over]
+
+
+def _key(event: StoredEvent) -> str | None:
+    """The key of an entry; a message has none."""
+    return decode_facts(event.type, event.schema, event.facts).key if event.type == KEPT else None
+
+
+def _near(
+    ports: Ports, acting: Acting, query: str, search: TextSearch, known: Mapping[int, Hit]
+) -> dict[int, tuple[Hit, float]]:
     embedder = ports.embedder
     if embedder is None or search.everywhere:
-        return []
+        return {}
     try:
         (vector,) = embedder.embed([query], query=True)
     except (Unavailable, InvalidValue):
-        return []
-    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder)
+        return {}
+    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder, known)
 
 
-def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[StoredEvent]:
+def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
     """What was said around the best hits, as far as it is searched as well."""
     known = {event.seq for event in found}
     with ports.journal.snapshot():
@@ -117,7 +134,7 @@ def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequenc
             if beside.seq not in known
         }
         hits = ports.journal.hits(acting.tenant, sorted(near))
-    return [hit.event for hit in hits if admits(search, hit)]
+    return [hit for hit in hits if admits(search, hit)]
 
 
 def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
@@ -138,7 +155,8 @@ def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
     return [*ports.journal.read(before), *ports.journal.read(behind)]
 
 
-def _candidate(event: StoredEvent, text: float, cosine: float) -> Candidate:
+def _candidate(hit: Hit, cosine: float) -> Candidate:
+    event, text = hit.event, hit.score
     assert event.content is not None, "what has lost its content is not given out"
     facts = decode_facts(event.type, event.schema, event.facts)
     if event.type == KEPT:

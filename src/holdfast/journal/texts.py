@@ -125,20 +125,31 @@ def find(
     places: list[int] | None,
     search: TextSearch,
     hits: Callable[[list[tuple[int, float]]], list[Hit]],
+    *,
+    mostly: bool = False,
 ) -> list[Hit]:
-    """The best hits that may be given out. More are looked at as long as what was found no longer stands."""
+    """The best hits that may be given out. More are looked at as long as what was found no longer stands.
+
+    `mostly` says that nearly everything is of these places. Naming them in the question would cost as much as its
+    words and sort out next to nothing: what is of others is not admitted, and the scores are the same.
+    """
     texts = TextIndex(connection, table(tenant))
     if not texts.exists():
         return []
     wanted = None if places is None else [f"s{place}" for place in places]
-    found: list[Hit] = []
-    seen, looked = 0, 2 * search.limit
-    while True:
-        rows = texts.match(search.terms, wanted, looked)
-        while seen < len(rows) and len(found) < search.limit:
-            some = rows[seen : seen + search.limit]
-            found += [hit for hit in hits(some) if admits(search, hit)]
-            seen += len(some)
-        if len(found) >= search.limit or len(rows) < looked or looked >= MOST:
-            return found[: search.limit]
+
+    def best(named: list[str] | None, most: int) -> list[Hit] | None:
+        rows = texts.match(search.terms, named, most)
+        found: list[Hit] = []
+        for first in range(0, len(rows), search.limit):
+            found += [hit for hit in hits(rows[first : first + search.limit]) if admits(search, hit)]
+            if len(found) >= search.limit:
+                return found[: search.limit]
+        return found if len(rows) < most or most >= MOST else None
+
+    found = best(None, 2 * search.limit) if mostly else None
+    looked = search.limit
+    while found is None:
+        found = best(wanted, looked)
         looked *= GROWTH
+    return found

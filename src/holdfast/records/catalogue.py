@@ -137,7 +137,7 @@ _APP = _type("app.*", "inbox", AppFacts, AppContent)
 
 def event_type(name: str) -> EventType | None:
     """The catalogue's row for a wire name; None if this release does not know it."""
-    return _APP if name.startswith(APP_PREFIX) else CATALOGUE.get(name)
+    return CATALOGUE.get(name) or (_APP if name.startswith(APP_PREFIX) else None)
 
 
 def known_type(name: str) -> EventType:

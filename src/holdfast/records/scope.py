@@ -94,9 +94,7 @@ class Scope(msgspec.Struct, frozen=True, order=True):
     @property
     def text(self) -> str:
         """The reversible text form, also the stream's name."""
-        if not self.parts:
-            return "global"
-        return "/".join(f"{kind}/{_encode(name)}" for kind, name in self.parts)
+        return _text(self.parts)
 
     def get(self, kind: str) -> str | None:
         """The id of the first part of that kind, or None."""
@@ -110,6 +108,13 @@ Scope.GLOBAL = Scope(())
 
 Address = Scope | str
 """What is accepted wherever a scope is: a scope, its text, or a bare id, which means that session."""
+
+
+@lru_cache(maxsize=1024)
+def _text(parts: tuple[tuple[str, str], ...]) -> str:
+    if not parts:
+        return "global"
+    return "/".join(f"{kind}/{_encode(name)}" for kind, name in parts)
 
 
 def _encode(name: str) -> str:

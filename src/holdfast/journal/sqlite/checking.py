@@ -133,7 +133,7 @@ def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Find
     for tenant in texts.tables(connection):
         strangers = texts.strangers(connection, tenant)
         if strangers:
-            problem = f"{len(strangers)} rows name no message or entry that stands; rebuild makes it anew"
+            problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
             yield Finding(kind="texts", where=index_of(tenant), problem=problem)
 
 

@@ -20,7 +20,7 @@ from holdfast.records.events.conversations import MessageContent
 _JSON = msgspec.json.Encoder()
 BATCH = 1_000
 MOSTLY = 0.8
-"""The share of all events from which on a place is not looked up in the index."""
+"""The share of all events from which on a place is nearly everything."""
 
 
 def around(connection: apsw.Connection) -> Around:
@@ -45,16 +45,18 @@ def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list
     if not numbers:
         return []
     number = numbers[0][0]
-    places = None
+    places, mostly = None, False
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
         streams = ask(connection, queries()["stream_ids"], (number, names))
         ((events,),) = ask(connection, queries()["position"])
-        # Where nearly everything is searched, naming the place costs as much as the words, and sorts out next to
-        # nothing. What is of other places is not admitted, and the scores are the same.
-        if not streams or sum(version for _, version in streams) < MOSTLY * events:
-            places = [stream for stream, _ in streams]
-    return texts.find(connection, number, places, wanted, lambda rows: hits(connection, tenant, number, rows))
+        places = [stream for stream, _ in streams]
+        mostly = bool(places) and sum(version for _, version in streams) >= MOSTLY * events
+
+    def found(rows: Sequence[tuple[int, float]]) -> list[Hit]:
+        return hits(connection, tenant, number, rows)
+
+    return texts.find(connection, number, places, wanted, found, mostly=mostly)
 
 
 def hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
@@ -83,8 +85,8 @@ def tables(connection: apsw.Connection) -> list[int]:
 
 
 def strangers(connection: apsw.Connection, tenant: int) -> set[int]:
-    """Rows of an index that stand for nothing that can be found."""
-    wanted = {seq for (seq,) in ask(connection, queries()["texts"], (tenant,))}
+    """Rows of an index that stand for no message and no entry that has words, whether it still stands or not."""
+    wanted = {seq for (seq,) in ask(connection, queries()["texts_ever"], (tenant,))}
     return set(TextIndex(connection, texts.table(tenant)).rowids()) - wanted
 
 

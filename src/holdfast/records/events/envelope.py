@@ -92,8 +92,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None
 
 
-class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An event exactly as the journal keeps it: bytes, never re-encoded.
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event exactly as the journal keeps it: bytes, never re-encoded. Its fields are in the order of the columns.
 
     `user` and `subject` are pseudonyms: integers of a table whose names can be erased.
     `rest` counts the events of the same append that follow in this stream.

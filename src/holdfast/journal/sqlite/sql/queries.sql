@@ -420,6 +420,11 @@ CROSS JOIN messages AS m ON m.tenant = a.tenant AND m.stream = a.stream AND m.ve
 CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
 WHERE a.tenant = ?1 AND a.subject = ?2 AND a.event_type = 'message.appended'
 
+-- name: texts_ever
+-- What was ever indexed and was not erased: with the index turned off, what is overwritten stays in it and is passed over.
+SELECT seq FROM events
+WHERE tenant = ?1 AND event_type IN ('message.appended', 'state.written') AND content IS NOT NULL
+
 -- name: texts_of_subject
 SELECT seq FROM events WHERE tenant = ?1 AND subject = ?2 AND event_type IN ('message.appended', 'state.written')
 

@@ -1,0 +1,120 @@
+"""Faster ways of searching give the answers of the plain ones: likeness in blocks, and places that are not named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.flow import likeness
+from holdfast.flow.likeness import Blocks, Likeness, grown, size_of
+from holdfast.journal.sqlite import texts
+from holdfast.vectors import packed, similarities
+from tests.scale import seeded, volume
+
+COUNT, DIMENSIONS = volume(60, 600), 5
+WORDS = ["invoice", "train", "paint", "cat", "hotel", "ticket", "voucher", "garden", "music", "river"]
+
+
+def _rows() -> list[tuple[int, bytes]]:
+    """Vectors with numbers that grow; some are alike to the bit, and some are like nothing."""
+    chance = seeded("vectors")
+    numbers = [[chance.choice((-1.0, 0.0, 0.5, 1.0)) for _ in range(DIMENSIONS)] for _ in range(COUNT)]
+    seqs = sorted(chance.sample(range(1, 10 * COUNT), COUNT))
+    return list(zip(seqs, packed(numbers, COUNT, None), strict=True))
+
+
+def _in_parts(rows: list[tuple[int, bytes]]) -> Blocks:
+    """As they come in, a few at a time."""
+    chance, blocks = seeded("parts"), Blocks()
+    while rows:
+        some = chance.randrange(1, 9)
+        blocks, rows = grown(blocks, rows[:some]), rows[some:]
+    return blocks
+
+
+@pytest.fixture(params=["numpy", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(likeness, "ROWS", 7)
+    if request.param == "plain":
+        monkeypatch.setattr(likeness, "numpy_or_none", lambda: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_the_best_come_first_and_of_equals_the_newest_however_they_came_in() -> None:
+    rows = _rows()
+    blocks = _in_parts(rows)
+    assert size_of(blocks) == COUNT
+    for _, vector in rows[:10]:
+        cosines = dict(zip([seq for seq, _ in rows], similarities(vector, [row for _, row in rows]), strict=True))
+        wanted = sorted(((cosine, seq) for seq, cosine in cosines.items() if cosine > 0), reverse=True)
+        found = [pair for part in Likeness(vector, blocks).best(3) for pair in part.items()]
+        assert [seq for seq, _ in found] == [seq for _, seq in _exact(wanted, found)]
+        assert [cosine for _, cosine in found] == pytest.approx([cosine for cosine, _ in wanted], abs=1e-6)
+        some = [seq for seq, _ in rows[::3]] + [10**9]
+        like = {seq: cosine for seq, cosine in cosines.items() if seq in some and cosine > 0}
+        assert Likeness(vector, blocks).of(some) == pytest.approx(like, abs=1e-6)
+
+
+def _exact(wanted: list[tuple[float, int]], found: list[tuple[int, float]]) -> list[tuple[float, int]]:
+    """The same order by the cosines as they were found: single precision tells fewer of them apart."""
+    cosines = dict(found)
+    return sorted(((cosines[seq], seq) for _, seq in wanted), reverse=True)
+
+
+@pytest.mark.usefixtures("way")
+def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
+    rows = _rows()
+    known = grown((), rows[:10])
+    before = [(block.seqs.tolist(), block.data) for block in known]
+    more = grown(known, rows[10:])
+    assert [(block.seqs.tolist(), block.data) for block in known] == before
+    assert [seq for block in more for seq in block.seqs] == [seq for seq, _ in rows]
+    assert more[0] is known[0]
+
+
+@pytest.mark.usefixtures("way")
+def test_a_question_that_is_like_nothing_finds_nothing() -> None:
+    blocks = _in_parts(_rows())
+    assert list(Likeness(bytes(DIMENSIONS), blocks).best(3)) == []
+    assert list(Likeness(b"\1" * DIMENSIONS, ()).best(3)) == []
+    assert Likeness(b"\1" * DIMENSIONS, ()).of([1]) == {}
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    """Nearly everything is in one session and in one scope each; a little is elsewhere, in the same words."""
+    chance = seeded("said")
+    with holdfast.open(tmp_path / "a.db", durability="fast") as opened:
+        said = [" ".join(chance.choices(WORDS, k=4)) for _ in range(volume(300, 3_000))]
+        opened.session("much").append(said)
+        opened.session("little").append(["an invoice for the garden", "a ticket for the train"])
+        opened.state("user/1").write("note", "an invoice for paint and music")
+        yield opened
+
+
+def _answers(hf: Holdfast) -> list[list[tuple[str | None, float]]]:
+    places = (hf.session("much"), hf.session("little"), hf.state("user/1"))
+    asked = [f"{one} and {other}" for one, other in zip(WORDS, WORDS[3:] + WORDS[:3], strict=True)]
+    return [[(one.key, one.score) for one in place.search(query, limit=9)] for place in places for query in asked]
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0], ids=["never named", "always named"])
+def test_whether_the_place_is_named_changes_no_answer(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    usual = _answers(hf)
+    assert any(usual)
+    monkeypatch.setattr(texts, "MOSTLY", share)
+    assert _answers(hf) == usual
+
+
+def test_an_answer_of_another_place_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = hf.session("little").search("invoice")
+    monkeypatch.setattr(texts, "MOSTLY", 0.0)
+    monkeypatch.setattr("holdfast.journal.texts.admits", lambda search, hit: hit.event.type == "message.appended")
+    assert hf.session("little").search("invoice") != usual
