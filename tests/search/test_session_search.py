@@ -185,7 +185,7 @@ def test_a_search_answers_also_when_its_cache_cannot_be_tidied_up(tmp_path: Path
     with holdfast.open(path, embedder=by_letters, settings=Settings(busy_ms=10)) as hf:
         state = hf.state("user/1")
         state.write("a", "oooo uuuu")
-        state.write("b", "iiii eeee")
+        state.write("b", "uuu iiii")
         assert len(state.search("uuuu")) == 2
         state.delete("a")
         other = apsw.Connection(str(path))
