@@ -19,7 +19,10 @@ from holdfast.async_step import is_async
 from holdfast.async_threads import Threads
 from holdfast.client_effects import Delivers, Effects, Middleware
 from holdfast.client_state import StateReader, StateStore
-from holdfast.errors import Refused, Unavailable
+from holdfast.core.values import plain
+from holdfast.errors import InvalidValue, Refused, Unavailable
+from holdfast.flow.runs import name_of
+from holdfast.flow.sinks import is_awaitable
 from holdfast.records.effects import DeclaredEffect, Dispatched, EffectInfo, Operated
 from holdfast.records.scope import Address
 
@@ -63,9 +66,10 @@ class AsyncEffects:
         """See Effects.operate. An async operator is given a view that is awaited, an AsyncStateReader."""
         given: Any = operator
 
-        async def run(operator: Any) -> Operated:
+        async def run(operator: Any, input: Any = input) -> Operated:
             def work() -> Operated:
-                return self._effects.operate(operator, input, scope=scope, key=key, name=name or _name(given))
+                called = name_of(given, name, key)  # Whatever stands in for it.
+                return self._effects.operate(operator, input, scope=scope, key=key, name=called)
 
             return await crossing(self._threads, OPERATORS, work)
 
@@ -75,8 +79,9 @@ class AsyncEffects:
             return await run(_asking)
         except _HasToRun as asked:
             view = AsyncStateReader(asked.view, self._threads)
+        before = _kept(input)
         answer = await given(input, view)
-        return await run(lambda _, __: answer)
+        return await run(lambda _, __: answer, before)
 
     def add_sink(self, name: str, sink: AnySink, *, when_dead: str = "stop") -> Callable[[], None]:
         """See Effects.add_sink. An async sink is awaited on the loop of whoever dispatches."""
@@ -122,9 +127,12 @@ class AsyncEffects:
         await self._threads.run(self._effects.reject, effect, reason=reason)
 
 
-def _name(operator: Any) -> str:
-    """What an operator is called where nobody says: it is asked for under this name, whatever stands in for it."""
-    return str(getattr(operator, "__name__", type(operator).__name__))
+def _kept(input: Any) -> Any:
+    """The input as it is now, since an operator may change what it was given."""
+    try:
+        return plain(input)
+    except InvalidValue:
+        return input
 
 
 def _asking(input: Any, view: StateReader) -> Any:
@@ -152,7 +160,7 @@ class SinkOnALoop:
     def deliver(self, effect: DeclaredEffect) -> Any:
         """Returns once the sink has taken it, whichever way it does."""
         made = self._deliver(effect)
-        if not inspect.isawaitable(made):
+        if not is_awaitable(made):
             return made
         # It is not refused, which would be for good: the next one who dispatches may have a loop.
         nowhere = Unavailable("An async sink is awaited by the asyncio client only: dispatch with that.")

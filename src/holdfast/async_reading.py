@@ -8,10 +8,11 @@ from typing import Any, TypeVar, overload
 from holdfast.async_embedding import searching
 from holdfast.async_threads import Threads
 from holdfast.client_state import Reads, StateReader
-from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
+from holdfast.records.entries import Direction, Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.scope import Address
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class AsyncReads:
@@ -23,7 +24,10 @@ class AsyncReads:
     _threads: Threads
 
     @overload
-    async def read(self, name: str, /, *, as_: type[T], default: T | None = None) -> T | None: ...
+    async def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
+
+    @overload
+    async def read(self, name: str, /, *, as_: type[T], default: D) -> T | D: ...
 
     @overload
     async def read(self, name: str, /, *, as_: None = None, default: Any = None) -> Any: ...
@@ -63,10 +67,16 @@ class AsyncReads:
         return await self._threads.run(self._of.history, name, limit=limit)
 
     async def neighbours(
-        self, name: str, /, *, kinds: Sequence[str] | None = None, direction: str = "out"
+        self,
+        name: str,
+        /,
+        *,
+        kinds: Sequence[str] | None = None,
+        direction: Direction = "out",
+        limit: int | None = None,
     ) -> Sequence[Edge]:
         """See State.neighbours."""
-        return await self._threads.run(self._of.neighbours, name, kinds=kinds, direction=direction)
+        return await self._threads.run(self._of.neighbours, name, kinds=kinds, direction=direction, limit=limit)
 
     async def traverse(
         self,
@@ -75,7 +85,7 @@ class AsyncReads:
         *,
         depth: int = 3,
         kinds: Sequence[str] | None = None,
-        direction: str = "out",
+        direction: Direction = "out",
         limit: int | None = None,
     ) -> Sequence[Reached]:
         """See State.traverse."""

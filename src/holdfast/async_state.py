@@ -7,7 +7,7 @@ happened. `reader()` is the plain StateReader: operators that are plain function
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from holdfast.async_reading import AsyncReads
 from holdfast.async_threads import Threads
 from holdfast.client_state import State, StateReader, StateStore, open_store
 from holdfast.ports import Clock
+from holdfast.records.entries import Lifetime, Reducer, Tier
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
@@ -45,9 +46,9 @@ class AsyncState(AsyncReads):
         /,
         *,
         expected_version: int | None = None,
-        reducer: str = "overwrite",
-        tier: str | None = None,
-        lifetime: str | None = None,
+        reducer: Reducer = "overwrite",
+        tier: Tier | None = None,
+        lifetime: Lifetime | None = None,
         content_kind: str | None = None,
         salience: float | None = None,
         ttl: float | None = None,
@@ -132,6 +133,14 @@ class AsyncStateStore:
     def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
         """See StateStore.reader. It waits for the store where it is called: read with it in threads."""
         return self._store.reader(scope)
+
+    async def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
+        """See StateStore.scopes."""
+        return await self._threads.run(self._store.scopes, after=after, limit=limit)
+
+    async def purge(self) -> int:
+        """See StateStore.purge."""
+        return await self._threads.run(self._store.purge)
 
     async def end_session(self, session: str) -> int:
         """See StateStore.end_session."""

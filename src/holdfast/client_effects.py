@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from holdfast.client_state import StateReader, StateStore
-from holdfast.flow import effects, operating, outbox, sinks, state
+from holdfast.flow import deciding, effects, operating, outbox, sinks, state
 from holdfast.ports import Acting, Ports, Sink
 from holdfast.records.effects import AnyEffect, DeclaredEffect, Dispatched, EffectInfo, Operated
 from holdfast.records.scope import Address
@@ -44,7 +44,8 @@ class Effects:
         """Run an operator, a function of (input, view), and write its output and effects in one append.
 
         The view reads state and cannot write it. `scope` is where the run is journaled, `operator/<name>` unless
-        another is given; `name` is the function's unless another is given. With a `key` it runs once.
+        another is given; `name` is the function's unless another is given. With a `key` one run is recorded, and
+        its output is given from then on; the same key with another input is refused.
         """
         view = StateReader(state.storage(self._ports, self._acting))
         return operating.operate(self._ports, self._acting, operator, input, view, scope=scope, key=key, name=name)
@@ -58,7 +59,9 @@ class Effects:
     ) -> Callable[[], None]:
         """Let effects for this name go to a function, something with `deliver`, or a store; returns what undoes it.
 
-        A dead effect stops its lane until somebody looks at it; with `when_dead="go_on"` the others go on without it.
+        A store serves the tenant of this client alone, and remembers what it took; other sinks that are added to the
+        client itself serve every tenant. A dead effect stops its lane until somebody looks at it; with
+        `when_dead="go_on"` the others go on without it.
         """
         if isinstance(sink, StateStore):
             # A store has no tenants of its own, so it is the sink of one.
@@ -92,21 +95,21 @@ class Effects:
         return effects.waiting(self._ports, self._acting, lambda row: row["status"] == "dead")
 
     def get(self, effect: str) -> EffectInfo:
-        """One effect that is not settled; EffectNotFound if it is."""
+        """One effect that was declared for a sink, with what came of it so far; EffectNotFound if there is none."""
         return effects.info(self._ports, self._acting, effect)
 
     def revive(self, effect: str) -> None:
         """Let an effect that is dead, deferred or between attempts be tried at the next dispatch."""
-        effects.revive(self._ports, self._acting, effect)
+        deciding.revive(self._ports, self._acting, effect)
 
     def discard(self, effect: str, *, reason: str | None = None) -> None:
         """Take an effect out for good, whatever it waits for; its lane goes on."""
-        effects.discard(self._ports, self._acting, effect, reason)
+        deciding.discard(self._ports, self._acting, effect, reason)
 
     def approve(self, effect: str) -> None:
         """Let an effect go that was declared with `needs_approval`."""
-        effects.approve(self._ports, self._acting, effect)
+        deciding.approve(self._ports, self._acting, effect)
 
     def reject(self, effect: str, *, reason: str | None = None) -> None:
         """Take an effect out that waits for approval."""
-        effects.discard(self._ports, self._acting, effect, reason, only="approval")
+        deciding.discard(self._ports, self._acting, effect, reason, only="approval")

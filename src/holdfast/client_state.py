@@ -13,15 +13,28 @@ from typing import Any, Final, Self, TypeVar, overload
 
 from holdfast.connect_store import open_storage
 from holdfast.core.entries import Options
+from holdfast.errors import HoldfastError
 from holdfast.flow import finding, keeping, storing
 from holdfast.flow.keeping import Write
+from holdfast.flow.looking import read_only
 from holdfast.flow.storing import Storage
 from holdfast.ports import Clock
-from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
+from holdfast.records.entries import (
+    Direction,
+    Edge,
+    Entry,
+    Lifetime,
+    Reached,
+    Reducer,
+    Revision,
+    SearchResult,
+    Tier,
+)
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Reads:
@@ -32,7 +45,10 @@ class Reads:
     _do: Callable[..., Any]
 
     @overload
-    def read(self, name: str, /, *, as_: type[T], default: T | None = None) -> T | None: ...
+    def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
+
+    @overload
+    def read(self, name: str, /, *, as_: type[T], default: D) -> T | D: ...
 
     @overload
     def read(self, name: str, /, *, as_: None = None, default: Any = None) -> Any: ...
@@ -76,9 +92,17 @@ class Reads:
         found: Sequence[Revision] = self._do(storing.history, name, limit)
         return found
 
-    def neighbours(self, name: str, /, *, kinds: Sequence[str] | None = None, direction: str = "out") -> Sequence[Edge]:
+    def neighbours(
+        self,
+        name: str,
+        /,
+        *,
+        kinds: Sequence[str] | None = None,
+        direction: Direction = "out",
+        limit: int | None = None,
+    ) -> Sequence[Edge]:
         """The edges at a key: those that begin there, end there (`in`), or `both`."""
-        found: Sequence[Edge] = self._do(finding.neighbours, name, kinds, direction)
+        found: Sequence[Edge] = self._do(finding.neighbours, name, kinds, direction, limit)
         return found
 
     def traverse(
@@ -88,7 +112,7 @@ class Reads:
         *,
         depth: int = 3,
         kinds: Sequence[str] | None = None,
-        direction: str = "out",
+        direction: Direction = "out",
         limit: int | None = None,
     ) -> Sequence[Reached]:
         """Every key within `depth` edges, nearest first, each once, with a shortest way to it."""
@@ -116,12 +140,18 @@ class StateReader(Reads):
 
     def __init__(self, storage: Storage, scope: Address = Scope.GLOBAL) -> None:
         self.scope = place = Scope.of(scope).text
+        storage = read_only(storage)
 
         def do(flow: Callable[..., Any], *given: Any) -> Any:
             # By identity: what only says that it is equal is handed nothing.
             if not any(flow is reading for reading in _READING):
                 raise TypeError("A StateReader only reads. Declare an effect to write.")
-            return flow(storage, place, *given)
+            try:
+                return flow(storage, place, *given)
+            except HoldfastError as error:
+                # Where it was raised is a way to the store, and whoever reads is told all there is to know.
+                error.__context__ = None
+                raise error.with_traceback(None) from None
 
         def at(other: Address) -> StateReader:
             return StateReader(storage, other)
@@ -156,9 +186,9 @@ class State(Reads):
         /,
         *,
         expected_version: int | None = None,
-        reducer: str = "overwrite",
-        tier: str | None = None,
-        lifetime: str | None = None,
+        reducer: Reducer = "overwrite",
+        tier: Tier | None = None,
+        lifetime: Lifetime | None = None,
         content_kind: str | None = None,
         salience: float | None = None,
         ttl: float | None = None,
@@ -259,6 +289,20 @@ class StateStore:
     def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
         """A view that can only read: of one scope, and of any other that it is called with."""
         return StateReader(self._storage, scope)
+
+    def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
+        """Scopes that have entries, in order. The next page begins after the last of this one.
+
+        Only the journaled store knows.
+        """
+        return storing.scopes(self._storage, after, limit)
+
+    def purge(self) -> int:
+        """Remove entries whose time is over, for good; gives how many there were. Call it now and then.
+
+        Nobody reads them before that either. What the journal remembers of them stays in its history.
+        """
+        return keeping.purge(self._storage)
 
     def end_session(self, session: str) -> int:
         """Delete what was to live as long as this session, in its own scope.

@@ -99,6 +99,15 @@ class Journal(Protocol):
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
         """The events that made edges, whose streams are the scopes that they begin in."""
 
+    def linked(self, tenant: str, edge: Edge) -> bool:
+        """Whether there is this edge, whatever its data; the cost does not follow how many its ends have."""
+
+    def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+        """(stream, key, version) of entries whose time is over, in any order; the cost follows the answer."""
+
+    def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        """Streams that have live entries, in order of name, after one name."""
+
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         """Messages and entries that hold some of the words, best first; nothing that no longer stands."""
 
@@ -111,9 +120,7 @@ class Journal(Protocol):
     def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """Vectors that were kept under these digests of their texts."""
 
-    def keep_vectors(
-        self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
-    ) -> None:
+    def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         """Keep (seq, digest, vector) for events of a stream. A cache: it is never told to others, and may be lost."""
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
@@ -122,8 +129,8 @@ class Journal(Protocol):
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
         """Forget the vectors of events that no longer stand for anything."""
 
-    def lanes(self, tenant: str) -> list[tuple[str, str]]:
-        """(sink, stream) of every lane that has effects which are not settled."""
+    def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
+        """The first effect of every lane, or of those of one sink, in order of sink and stream."""
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
         """Rows of effects of one lane, in the order in which they were declared."""
@@ -370,6 +377,9 @@ class Store(Protocol):
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
         """Live entries of this scope alone that match, in any order; none where nothing of the kind is offered."""
+
+    def purge(self, now: int) -> int:
+        """Remove entries whose time is over, of every scope, for good; gives how many. What was written since stays."""
 
     def link(self, edge: Edge) -> None:
         """An edge, new or in place of the same one with other data."""

@@ -36,6 +36,8 @@ SIGNATURE: Final = "webhook-signature"
 PREFIX: Final = "whsec_"
 VERSION: Final = "v1"
 MOST_SIGNATURES: Final = 16
+MOST_DIGITS: Final = 12
+"""Of a number of seconds. Its first digits say already that it is longer than anybody waits."""
 MAY_PASS: Final = frozenset({408, 425, 429})
 _OURS: Final = frozenset({ID, TIMESTAMP, SIGNATURE, "content-type", "content-length", "host", "transfer-encoding"})
 
@@ -108,10 +110,8 @@ class WebhookSink:
         """What Retry-After says, as seconds from now: a number of them, or a date."""
         if text is None:
             return None
-        try:
-            return max(0.0, float(int(text)))
-        except ValueError:
-            pass
+        if text.isascii() and text.isdigit():
+            return float(text[:MOST_DIGITS])
         try:
             return max(0.0, parsedate_to_datetime(text).timestamp() - self._clock.now_ms() / 1000)
         except (ValueError, TypeError, OverflowError):
@@ -137,15 +137,30 @@ def _parts(url: object) -> tuple[bool, str, int, str]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
+    if not isinstance(url, str) or not _is_clean(url):
+        raise InvalidValue("url must be percent-encoded ASCII, without spaces or line ends.")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidValue("url must be a whole http or https URL, such as https://example.com/hook.")
     if parts.username is not None or parts.password is not None:
         raise InvalidValue("url must not hold a user or password. Pass what authenticates you in headers.")
+    if not _is_host(host):
+        raise InvalidValue("url must name a host: labels of up to 63 characters with single dots between them.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if not all(text.isascii() and text.isprintable() and " " not in text for text in (host, path)):
-        raise InvalidValue("url must be percent-encoded ASCII.")
     secure = parts.scheme == "https"
     return secure, host, port or (443 if secure else 80), path
+
+
+def _is_clean(url: str) -> bool:
+    """Looked at before it is taken apart, which drops line ends without a word."""
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _is_host(host: str) -> bool:
+    try:
+        host.encode("idna")  # As it will be when it is looked up.
+    except UnicodeError:
+        return False
+    return not host.startswith(".")
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:

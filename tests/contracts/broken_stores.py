@@ -133,6 +133,26 @@ class ForgetsOptions(MemoryStore):
         return super().put(scope, key, replace(entry, salience=None), expected, once)
 
 
+class PurgesNothing(MemoryStore):
+    def _purge(self, now: int, most: int) -> int:
+        return 0
+
+
+class PurgesWhatWasWrittenAnew(MemoryStore):
+    """It goes by the date of an earlier write."""
+
+    def _purge(self, now: int, most: int) -> int:
+        over = {(scope, key) for at, scope, key, _ in self._dates if at <= now and (scope, key) in self._entries}
+        for place in over:
+            self._forget(*place)
+        return len(over)
+
+
+class PurgesWithoutLooking(MemoryStore):
+    def purge(self, now: int) -> int:
+        return super().purge(2**62)
+
+
 class SearchesEveryScope(MemoryStore):
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
         return [found for name in self._keys for found in super(SearchesEveryScope, self).search(name, wanted)]

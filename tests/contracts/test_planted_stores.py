@@ -54,6 +54,10 @@ def run(name: str, make: Callable[[str], MemoryStore]) -> None:
 
 
 STORES: list[tuple[type[MemoryStore], str]] = [
+    (broken.PurgesNothing, "test_purging_removes_what_is_over_and_nothing_else"),
+    (broken.PurgesNothing, "test_purging_removes_many"),
+    (broken.PurgesWhatWasWrittenAnew, "test_purging_removes_what_is_over_and_nothing_else"),
+    (broken.PurgesWithoutLooking, "test_purging_removes_what_is_over_and_nothing_else"),
     (broken.IgnoresExpected, "test_the_port_compares_versions"),
     (broken.ComparesAndThenWrites, "test_of_many_that_expect_the_same_version_one_wins"),
     (broken.DropsWhateverIsThere, "test_the_port_compares_versions"),
@@ -182,10 +186,21 @@ def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rules, "check_entry_key", check)
 
 
+def reducers_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keeping, "_kept_on", lambda entry, known, wanted: entry)
+
+
+def what_is_over_is_handed_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stored, "live", lambda entry, now: True)
+
+
 PATCHES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (time_does_not_pass, "test_what_has_expired_is_gone_for_every_reader"),
     (time_does_not_pass, "test_what_has_expired_is_not_there_for_writers"),
     (time_is_not_begun_anew, "test_every_write_begins_its_time_anew"),
+    (reducers_begin_anew, "test_a_reducer_keeps_what_the_write_does_not_say"),
+    (reducers_begin_anew, "test_a_reducer_keeps_the_type_of_what_it_changes"),
+    (what_is_over_is_handed_on, "test_what_is_over_hands_nothing_on"),
     (nothing_lies_over, "test_transient_entries_lie_over_what_is_stored"),
     (search_looks_below, "test_what_lies_below_a_transient_entry_is_not_found"),
     (a_refused_deletion_uncovers, "test_a_deletion_takes_both_and_a_refused_one_neither"),

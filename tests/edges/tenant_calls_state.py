@@ -107,6 +107,14 @@ def read_only(actor: Actor) -> Any:
     return found, view.neighbours(name), view.traverse(name), repr(view), store.capabilities, repr(store)
 
 
+@call("StateStore", "scopes purge", "State", "write entries")
+def ends_in_time(actor: Actor) -> Any:
+    store, state = actor.hf.state, actor.state()
+    state.write(actor.one(NAMES), value(actor), ttl=actor.one((0.001, 60.0)))
+    listed = store.scopes(), store.scopes(after=actor.one(SCOPES), limit=2)
+    return listed, store.purge() if actor.maybe(True) else None, state.entries()
+
+
 @call("StateStore", "end_session", "State", "write entries")
 def lives_as_long_as_a_session(actor: Actor) -> Any:
     session = actor.one(SESSIONS)

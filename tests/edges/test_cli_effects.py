@@ -165,8 +165,11 @@ def test_discard_and_reject_take_an_effect_out_for_good(cli: Cli, made: Made) ->
     assert "will not be sent" in cli("effects", "discard", made.path, made.ids["dead"], "--reason", "too late").out
     rejected = cli("effects", "reject", made.path, made.ids["approval"], "--json").json
     assert rejected == {"effect": made.ids["approval"], "done": "rejected"}
+    shown = cli("effects", "show", made.path, made.ids["dead"]).out
+    assert "skipped" in shown
+    assert "too late" in shown
+    assert "next try" not in shown
     for name in ("dead", "approval"):
-        assert_one_clear_line(cli("effects", "show", made.path, made.ids[name]), 2, made.ids[name])
         assert_one_clear_line(cli("effects", "discard", made.path, made.ids[name]), 2, made.ids[name])
     with holdfast.open(made.path) as hf:
         assert hf.state("user/42").read("limit") is None

@@ -292,6 +292,16 @@ def test_history_shows_what_was_deleted_and_erased_as_such(cli: Cli, path: Path)
 # graph
 
 
+def test_graph_tells_data_that_was_erased_from_data_that_is_null(cli: Cli, path: Path) -> None:
+    with holdfast.open(path) as hf:
+        hf.state("user/99").link("a", "knows", "b", data={"since": 1999})
+        hf.state("global").link("a", "knows", "b")
+        hf.journal.erase("99")
+    for scope, erased in (("user/99", True), ("global", False)):
+        (reached,) = cli("state", "graph", path, scope, "a", "--json").json["reached"]
+        assert [(edge["data"], edge["erased"]) for edge in reached["path"]] == [(None, erased)]
+
+
 def test_graph_shows_each_key_once_below_the_one_that_leads_to_it(cli: Cli, path: Path) -> None:
     lines = [
         "anna  user/42",

@@ -37,15 +37,16 @@ async def _lent(order: int, view: StateReader) -> OperatorOutput:
         (tidy, "tidy"),
         (tidy_async, "tidy_async"),
         (Tidy(), "Tidy"),
-        (functools.partial(tidy_async), "partial"),
-        (lambda order, view: _lent(order, view), "<lambda>"),
+        (functools.partial(tidy_async), "mine"),
+        (lambda order, view: _lent(order, view), "mine"),
     ],
 )
 def test_an_operator_of_any_kind_runs_once_for_its_key_under_its_name(operator: Any, name: str) -> None:
     async def test(hf: AsyncHoldfast) -> None:
         await hf.state("user/42").write("seen", 6)
-        done = await hf.operate(operator, 1, key="k")
-        again = await hf.operate(operator, 1, key="k")
+        given = name if name == "mine" else None
+        done = await hf.operate(operator, 1, key="k", name=given)
+        again = await hf.operate(operator, 1, key="k", name=given)
         assert (done.output, done.repeated) == ({"order": 1, "seen": 6}, False)
         assert (again.output, again.outcomes, again.repeated) == (done.output, done.outcomes, True)
         assert [(one.kind, one.outcome) for one in done.outcomes] == [("write", "applied"), ("note", "pending")]

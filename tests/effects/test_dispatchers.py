@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.effects import is_due
+from holdfast.core.retrying import is_due
 from holdfast.flow import effects as settling
 from holdfast.flow import outbox
 from holdfast.flow.outbox import lease_of

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import EffectNotFound, EffectRefused, InvalidValue, Refused, RetryLater
-from holdfast.core.effects import LONGEST_ASKED_MS, retry_ms
+from holdfast.core.retrying import LONGEST_ASKED_MS, retry_ms
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
 
@@ -239,10 +239,13 @@ def test_unknown_effects_are_not_found(hf: holdfast.Holdfast) -> None:
     hf.effects.dispatch()
     (foreign,) = notes(hf.tenant("other"), 1)
     for id in (settled, foreign, "01JZZZZZZZZZZZZZZZZZZZZZZZ"):
-        for act in (hf.effects.get, hf.effects.revive, hf.effects.discard, hf.effects.approve, hf.effects.reject):
+        for act in (hf.effects.revive, hf.effects.discard, hf.effects.approve, hf.effects.reject):
             with pytest.raises(EffectNotFound):
                 act(id)
-    with pytest.raises(InvalidValue):
+        if id != settled:
+            with pytest.raises(EffectNotFound, match="outcomes"):
+                hf.effects.get(id)
+    with pytest.raises(InvalidValue, match="the id of an effect"):
         hf.effects.revive("nonsense")
 
 

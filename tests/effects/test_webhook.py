@@ -18,6 +18,7 @@ import pytest
 import holdfast
 from holdfast import Custom, InvalidValue, WebhookSink, verify_webhook
 from holdfast import webhook as module
+from holdfast.core.retrying import LONGEST_ASKED_MS
 from holdfast.testing.clock import FrozenClock
 from tests.effects.receiver import Receiver
 from tests.effects.sinks import declare, notes
@@ -111,7 +112,7 @@ def test_any_other_answer_is_final_and_redirects_are_not_followed(
 
 def test_when_to_come_back_is_heard_as_seconds_or_as_a_date(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
     then = datetime.fromtimestamp(seconds(clock), UTC) + timedelta(seconds=90)
-    said = ["77", format_datetime(then, usegmt=True), "soon", "-3"]
+    said = ["77", format_datetime(then, usegmt=True), "9" * 400, "9" * 5_000, "soon", "-3", "1_0", "²"]
     waits = []
     for text in said:
         with Receiver(lambda number, text=text: (503, {"retry-after": text})) as receiver:  # type: ignore[misc]
@@ -123,8 +124,8 @@ def test_when_to_come_back_is_heard_as_seconds_or_as_a_date(hf: holdfast.Holdfas
             waits.append(at - clock.now_ms())
             hf.effects.discard(id)
             undo()
-    assert waits[:2] == [77_000, 90_000]
-    assert all(wait < 2_000 for wait in waits[2:])
+    assert waits[:4] == [77_000, 90_000, LONGEST_ASKED_MS, LONGEST_ASKED_MS]
+    assert all(wait < 2_000 for wait in waits[4:])
 
 
 def _hangs_up(request: Any) -> None:
@@ -252,6 +253,12 @@ def test_a_receiver_refuses_what_is_not_signed_or_not_fresh() -> None:
         ("http://example.com/a b", {}),
         ("http://example.com:99999/", {}),
         ("http://bücher.example/", {}),
+        ("http://a..b/", {}),
+        ("http://.example.com/", {}),
+        (f"http://{'a' * 64}.example/", {}),
+        ("http://example.com/\n", {}),
+        ("http://exam\tple.com/", {}),
+        ("http://example.com/#\r\n", {}),
         (None, {}),
         ("http://example.com/", {"secret": ""}),
         ("http://example.com/", {"secret": []}),

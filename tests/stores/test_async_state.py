@@ -87,6 +87,9 @@ def _story(store: Any) -> Generator[Op, Any, None]:
     session = yield op(store, "__call__", "s1")
     yield op(session, "write", "draft", "x", lifetime="session")
     yield op(store, "end_session", "s1")
+    yield op(store, "purge")
+    yield op(store, "scopes", limit=1)
+    yield op(user, "neighbours", "note", direction="both", limit=1)
     yield op(store, "datalog", "?[a] := a = 1", {})
 
 
@@ -256,7 +259,8 @@ def test_a_reader_reads_in_threads_and_what_is_awaited_reads_on_the_loop(tmp_pat
 
 
 def test_a_view_that_is_awaited_has_nothing_that_writes() -> None:
-    view: Any = AsyncStateReader(StateReader(object()), object())  # type: ignore[arg-type]
+    with open_store("memory:") as store:
+        view: Any = AsyncStateReader(store.reader(), object())  # type: ignore[arg-type]
     public = {name for name in dir(view) if not name.startswith("_")}
     assert public == {name for name in dir(AsyncReads) if not name.startswith("_")} | {"scope"}
     assert isinstance(view._of, StateReader)

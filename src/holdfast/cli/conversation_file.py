@@ -66,9 +66,7 @@ def body_of(source: str, what: str) -> tuple[bytes, str]:
         # Not only plain files: a shell's <(…) is a pipe.
         return path.read_bytes().removeprefix(BOM), str(path)
     except FileNotFoundError:
-        raise NotFound(
-            f"There is no file at {path}. Give the path of {what}, or - for standard input."
-        ) from None
+        raise NotFound(f"There is no file at {path}. Give the path of {what}, or - for standard input.") from None
     except IsADirectoryError:
         raise InvalidValue(f"{path} is a folder. Give the path of a file in it.") from None
     except OSError as error:

@@ -35,7 +35,7 @@ from holdfast.cli.output import (
 from holdfast.cli.show import when
 from holdfast.cli.tree import words
 from holdfast.client_effects import Effects
-from holdfast.records.effects import EffectInfo
+from holdfast.records.effects import FINAL, EffectInfo
 from holdfast.records.events.envelope import Erased
 
 COLUMNS = ("effect", "kind", "sink", "scope", "status", "attempts", "next try", "reason")
@@ -72,7 +72,7 @@ def _lane(info: EffectInfo) -> tuple[str, str]:
 
 
 def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
-    """Show all that is known of an effect that waits."""
+    """Show all that is known of an effect, and what came of it."""
     journal, id = _addressed(path, effect)
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id)
@@ -163,7 +163,10 @@ def _facts(info: EffectInfo) -> Iterator[tuple[str, str]]:
     yield "declared at", when(info.declared_at)
     yield "status", info.status
     yield "attempts", f"{info.attempts:,}"
-    yield "next try", _next_try(info, first=True)
+    if info.status not in FINAL:
+        yield "next try", _next_try(info, first=True)
+    if info.answer is not None:
+        yield "answer", "(erased)" if isinstance(info.answer, Erased) else compact(info.answer)
     yield "reason", words(info.reason, "")
     yield "payload", "(erased)" if isinstance(info.payload, Erased) else compact(info.payload)
 

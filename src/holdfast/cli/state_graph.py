@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -18,7 +18,8 @@ from holdfast.cli.sessions import check_limit
 from holdfast.cli.state import SCOPE_AND_KEY, JournalPath
 from holdfast.core.entries import MAX_DEPTH
 from holdfast.flow.finding import MOST_REACHED
-from holdfast.records.entries import DIRECTIONS, Edge, Reached
+from holdfast.records.entries import DIRECTIONS, Direction, Edge, Reached
+from holdfast.records.events.envelope import Erased
 
 DEPTH = 3
 MOST = 200
@@ -46,7 +47,8 @@ def graph(
         state = stored(where)
         # One more than is shown tells whether there are more.
         asked = min(limit + 1, MOST_REACHED)
-        found = state.traverse(name, depth=depth, kinds=kinds, direction=direction, limit=asked)
+        way = cast(Direction, direction)  # Which others there could be is said where it is checked.
+        found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
         emit({"scope": state.scope, "key": name, "reached": [_as_json(one) for one in reached]})
@@ -61,7 +63,9 @@ def graph(
 
 
 def _as_json(reached: Reached) -> dict[str, Any]:
-    return {**fields(reached), "path": [fields(edge) for edge in reached.path]}
+    """`erased` tells an edge's data that is gone from data that is null."""
+    path = [{**fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
+    return {**fields(reached), "path": path}
 
 
 def _show(root: Node, reached: Sequence[Reached]) -> None:

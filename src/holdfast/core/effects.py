@@ -1,11 +1,10 @@
-"""The rules of effects: what may be declared, where it goes, when it is tried again. Pure.
+"""The rules of effects: what may be declared, where it goes, whose it is. Pure.
 
 An effect is checked as a whole before anything is written: a wrong one refuses everything that was declared with it.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
@@ -15,27 +14,12 @@ from msgspec.structs import asdict, replace
 from holdfast.core import entries as rules
 from holdfast.core.codec import encode
 from holdfast.core.values import plain
-from holdfast.errors import (
-    EffectRefused,
-    FrameSuspended,
-    HasLiveChildren,
-    HasOpenCalls,
-    InvalidValue,
-    ParentNotActive,
-    Refused,
-    Unsupported,
-)
+from holdfast.errors import EffectRefused, InvalidValue
 from holdfast.records import effects
 from holdfast.records.effects import BUILT_IN, KINDS, AnyEffect, Effect, StateEffect
 from holdfast.records.ids import check_id, ulid_bytes
-from holdfast.records.rows import Row
-from holdfast.records.scope import Scope
+from holdfast.records.scope import Address, Scope
 
-FIRST_MS: Final = 1_000
-LONGEST_MS: Final = 300_000
-JITTER: Final = 0.2
-LONGEST_ASKED_MS: Final = 24 * 3_600_000
-"""A sink that asks for more time than this gets this."""
 SIGNAL_TYPE: Final = "app.signal."
 
 _SINK: Final[dict[type[Effect], str]] = {
@@ -69,10 +53,24 @@ def at_once(effect: Effect) -> bool:
     return isinstance(effect, StateEffect) and effect.store is None and not effect.needs_approval
 
 
-def subject_of(effect: Effect, user: str | None) -> str | None:
-    """Whose content it is: what is kept about a user is theirs, anything else is whose who declared it."""
-    about = Scope.of(effect.scope).get("user") if isinstance(effect, _STATE) else None
-    return user if about is None else about
+def subject_of(effect: Effect, user: str | None, declared_in: str) -> str | None:
+    """Whose content it is: what is kept about a user is theirs; anything else is of who declared it.
+
+    Where nobody acts, it is of the user who is told, or in whose scope it was declared.
+    """
+    if isinstance(effect, StateEffect):
+        return (
+            user_of(getattr(effect, "scope", None), getattr(effect, "target_scope", None))
+            or user
+            or user_of(declared_in)
+        )
+    return user or user_of(effect.to if isinstance(effect, effects.Signal) else None, declared_in)
+
+
+def user_of(*places: Address | None) -> str | None:
+    """The user of the first of these scopes that is one of a user."""
+    users = (Scope.of(place).get("user") for place in places if place is not None)
+    return next((user for user in users if user is not None), None)
 
 
 def checked(effect: object) -> AnyEffect:
@@ -218,33 +216,3 @@ def same_place(one: Effect, other: Effect) -> bool:
     """Whether two effects do the same to the same, whatever they say."""
     places = [{name: value for name, value in asdict(effect).items() if name not in _WORDS} for effect in (one, other)]
     return type(one) is type(other) and places[0] == places[1]
-
-
-# when it is tried again
-
-
-def retry_ms(attempts: int, chance: float, asked: object = None) -> int:
-    """How long to wait after so many attempts: twice as long each time, a little random, at least what was asked."""
-    steady = min(FIRST_MS << min(attempts - 1, 30), LONGEST_MS)
-    delay = round(steady * (1 - JITTER + 2 * JITTER * chance))
-    if isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked):
-        delay = max(delay, min(round(asked * 1000), LONGEST_ASKED_MS))
-    return delay
-
-
-def is_final(error: BaseException) -> bool:
-    """Whether a sink that raises this would raise it again. What a frame waits for passes."""
-    if isinstance(error, FrameSuspended | HasLiveChildren | HasOpenCalls):
-        return False
-    if isinstance(error, ParentNotActive) and error.before == "suspended":
-        return False
-    return isinstance(error, Refused | EffectRefused | Unsupported)
-
-
-def is_due(row: Row, now: int) -> bool:
-    """Whether an effect may be tried now. A clock that was set back delays nothing for longer than we ever wait."""
-    at = row["retry_at"]
-    return not isinstance(at, int) or at <= now or at - now > LONGEST_ASKED_MS
-
-
-_STATE = (effects.WriteState, effects.DeleteState, effects.LinkState, effects.UnlinkState)

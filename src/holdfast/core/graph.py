@@ -18,8 +18,13 @@ MOST_KEYS: Final = 400
 """Keys in one question: every backend can take so many."""
 
 
-def beside(edges: Edges, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...]) -> list[Step]:
-    """Every edge at some nodes, with its other end; few questions for each scope and direction."""
+def beside(
+    edges: Edges, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...], most: int | None = None
+) -> list[Step]:
+    """Every edge at some nodes, with its other end; few questions for each scope and direction.
+
+    With `most`, no more than so many of each question.
+    """
     by_scope: dict[str, list[str]] = {}
     for scope, key in nodes:
         by_scope.setdefault(scope, []).append(key)
@@ -27,21 +32,21 @@ def beside(edges: Edges, nodes: Iterable[Node], direction: str, kinds: tuple[str
     for scope, keys in sorted(by_scope.items()):
         wanted = sorted(keys)
         if direction in ("out", "both"):
-            out = _all(edges, EdgeQuery(scope=scope, keys=(), direction="out", kinds=kinds), wanted)
+            out = _all(edges, EdgeQuery(scope=scope, keys=(), direction="out", kinds=kinds), wanted, most)
             found += [((edge.scope, edge.source), (edge.target_scope, edge.target), edge) for edge in out]
         if direction in ("in", "both"):
-            into = _all(edges, EdgeQuery(scope=scope, keys=(), direction="in", kinds=kinds), wanted)
+            into = _all(edges, EdgeQuery(scope=scope, keys=(), direction="in", kinds=kinds), wanted, most)
             found += [((edge.target_scope, edge.target), (edge.scope, edge.source), edge) for edge in into]
     return found
 
 
-def _all(edges: Edges, query: EdgeQuery, keys: list[str]) -> list[Edge]:
+def _all(edges: Edges, query: EdgeQuery, keys: list[str], most: int | None) -> list[Edge]:
     """Every edge at these keys: where an answer is full there may be more, so it is asked for with more room."""
     found: list[Edge] = []
     for start in range(0, len(keys), MOST_KEYS):
-        asked = replace(query, keys=tuple(keys[start : start + MOST_KEYS]))
+        asked = replace(query, keys=tuple(keys[start : start + MOST_KEYS]), limit=most or query.limit)
         answer = edges(asked)
-        while len(answer) >= asked.limit:
+        while most is None and len(answer) >= asked.limit:
             asked = replace(asked, limit=asked.limit * 8)
             answer = edges(asked)
         found += answer

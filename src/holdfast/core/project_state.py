@@ -21,6 +21,8 @@ def _written(facts: state.StateWritten, version: int, at: int) -> list[Change]:
 
 
 def _deleted(facts: state.StateDeleted, version: int, at: int) -> list[Change]:
+    if facts.missing:
+        return []  # It only says that somebody asked.
     return [Drop("state", (facts.key,)), Put("state_history", {"key": facts.key, "version": version})]
 
 

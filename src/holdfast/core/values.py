@@ -31,18 +31,17 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {name: plain(item, depth + 1) for name, item in value.items()}
     if kind is list or kind is tuple:
         return [plain(item, depth + 1) for item in value]
+    try:
+        return _taken_apart(value)
+    except Exception as error:  # noqa: BLE001  it is the caller's own code, to the last attribute
+        raise InvalidValue(f"{kind.__name__} cannot be stored: {words(error)}. Give plain data instead.") from None
+
+
+def _taken_apart(value: Any) -> Any:
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        try:
-            return msgspec.to_builtins(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidValue(f"{kind.__name__} cannot be stored: {error}. Give plain data instead.") from None
+        return msgspec.to_builtins(value)
     dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
-        try:
-            return dump(mode="json")
-        except Exception as error:  # noqa: BLE001  it is the caller's own code
-            raise InvalidValue(f"{kind.__name__} cannot be stored: {words(error)}. Give plain data.") from None
-    return value
+    return dump(mode="json") if callable(dump) and not isinstance(value, type) else value
 
 
 def is_record_type(kind: Any) -> bool:

@@ -97,12 +97,14 @@ class Plan:
         key = _edge_key(edge)
         there = self._edges.get(key)
         if there is None:
-            known = self._under.edges(EdgeQuery(scope=edge.scope, keys=(edge.source,), kinds=(edge.kind,)))
-            there = any(_edge_key(one) == key for one in known)
+            there = self._under.linked(edge)
         if there:
             self._note(edge.scope, unlinked_draft(edge, effect=self._effect))
             self._edges[key] = False
         return there
+
+    def purge(self, now: int) -> int:
+        raise AssertionError("effects purge nothing")
 
     def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
         raise AssertionError("effects list nothing")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.effects import SIGNAL_TYPE, typed
+from holdfast.core.effects import SIGNAL_TYPE, subject_of, typed
 from holdfast.core.values import plain
 from holdfast.errors import EffectRefused, VersionConflict
 from holdfast.flow import asking, frames
@@ -99,7 +99,8 @@ def _approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: An
 
 def _signal(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
     facts = AppFacts(data={"effect": declared.id, "from": declared.scope})
-    draft = Draft(type=SIGNAL_TYPE + effect.kind, facts=facts, content=AppContent(data=effect.payload))
+    owner = subject_of(effect, acting.user, declared.scope)
+    draft = Draft(type=SIGNAL_TYPE + effect.kind, facts=facts, content=AppContent(data=effect.payload), subject=owner)
     decided = Decided(stream=effect.to, events=(draft,), key=effect_key(declared.id))
     return {"version": append(ports, acting, [decided]).version}
 

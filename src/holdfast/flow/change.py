@@ -32,7 +32,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
 from holdfast.records.events.envelope import Draft, Event, Sealed, Source
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id, check_key, ulid_text
+from holdfast.records.ids import check_id, check_key, ulid_bytes, ulid_text
 from holdfast.records.reports import Query
 from holdfast.records.scope import parse_scope
 from holdfast.version import __version__
@@ -295,7 +295,7 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
             events=tuple(
                 seal(
                     _for_subject(draft if redact is None else _redacted(redact, draft), acting),
-                    id=ports.ids.ulid(),
+                    id=ports.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
                     at=at,
                     salt=ports.ids.salt(),
                     settings=ports.settings,

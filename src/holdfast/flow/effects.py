@@ -1,6 +1,6 @@
-"""Effects that wait: showing them, settling them, and what people decide about them.
+"""Effects and what came of them: showing and settling them.
 
-Every decision compares the row that somebody saw with the row that is there, inside the append: an effect is
+Every outcome compares the row that somebody saw with the row that is there, inside the append: an effect is
 settled once, and whoever was too slow changes nothing.
 """
 
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from holdfast.core.codec import decode_event, encode
-from holdfast.core.effects import from_wire, payload_of, subject_of
-from holdfast.core.values import plain
-from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, KeyReused, Refused, TooLarge
+from holdfast.core.effects import from_wire, payload_of, subject_of, user_of
+from holdfast.core.values import plain, words
+from holdfast.errors import EffectNotFound, EffectRefused, Refused, TooLarge
 from holdfast.flow.change import Drafts, States, change
 from holdfast.flow.redacting import clean
 from holdfast.flow.showing import event_at, field, raw_id
 from holdfast.flow.sinks import settled_key
 from holdfast.ports import Acting, Ports
 from holdfast.records.effects import FINAL, EffectInfo, EffectOutcome
-from holdfast.records.events.envelope import ERASED, Content, Draft, Event
-from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
+from holdfast.records.events.envelope import ERASED, Draft, Event
+from holdfast.records.events.state import EffectSettled, SettledContent
 from holdfast.records.ids import ulid_text
 from holdfast.records.rows import Row
 
@@ -48,19 +48,47 @@ def waiting(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iter
 
 
 def info(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
-    """One effect that is not settled."""
-    stream, row = _waits(ports, acting, effect)
-    return _info(ports, acting, stream, row)
+    """One effect, settled or not: what is settled is found by the event that declared it, which has the same id."""
+    found = row_of(ports, acting, effect)
+    if found is not None:
+        return _info(ports, acting, *found)
+    stored = ports.journal.event(acting.tenant, raw_id(effect, "effect"))
+    settled = [] if stored is None else ports.journal.by_key(acting.tenant, stored.stream, settled_key(effect))
+    if stored is None or not settled:
+        raise EffectNotFound(
+            f"There is no effect {effect} for a sink. Check the id and the tenant. What changed state at once, or was "
+            "taken out by middleware, is in Operated.outcomes and in `holdfast log`."
+        )
+    return _settled(decode_event(stored), decode_event(settled[0]))
 
 
-def _waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
+def _settled(event: Event, end: Event) -> EffectInfo:
+    return EffectInfo(
+        id=event.facts.effect,
+        kind=event.facts.kind,
+        sink=event.facts.sink,
+        status=end.facts.outcome,
+        scope=event.stream,
+        operator=event.facts.operator,
+        payload=_payload(event),
+        attempts=end.facts.attempts,
+        retry_at=None,
+        declared_at=event.at,
+        reason=field(end, "reason"),
+        answer=field(end, "answer"),
+    )
+
+
+def waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
+    """The stream and the row of an effect that must not be settled."""
     found = row_of(ports, acting, effect)
     if found is None:
-        raise _gone(effect)
+        raise gone(effect)
     return found
 
 
-def _gone(effect: str) -> EffectNotFound:
+def gone(effect: str) -> EffectNotFound:
+    """What is said of an effect that nobody can decide about any more."""
     return EffectNotFound(f"No effect {effect} waits. It was settled already, or the id or the tenant is wrong.")
 
 
@@ -155,6 +183,8 @@ def storable(ports: Ports, answer: Any = None, reason: str | None = None) -> Set
         return _fits(ports, SettledContent(answer=plain(answer), reason=reason))
     except Refused as error:
         problem = f"What it answered was not kept: {error}"
+    except Exception as error:  # noqa: BLE001  an answer is somebody else's object
+        problem = f"What it answered was not kept: {words(error)}"
     try:
         return _fits(ports, SettledContent(reason=problem))
     except Refused:
@@ -169,74 +199,10 @@ def _fits(ports: Ports, content: SettledContent) -> SettledContent:
     return found
 
 
-# what people decide
-
-
-def revive(ports: Ports, acting: Acting, effect: str) -> None:
-    """Let an effect be tried now, with all its attempts before it."""
-    _revive(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
-
-
-def approve(ports: Ports, acting: Acting, effect: str) -> None:
-    """Let an effect go that waits for approval. Approving twice is done once."""
-    _revive(ports, acting, effect, ("approval",), approved=True)
-
-
-def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
-    def wanted(row: Row) -> Draft | None:
-        status = str(row["status"])
-        if status == "pending":
-            return None  # It is on its way already.
-        if status not in statuses:
-            problem = "It waits for approval: approve or reject it." if status == "approval" else "It is approved."
-            raise Refused(f"Effect {effect} is {status}. {problem}")
-        return Draft(
-            type="effect.revived", facts=EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
-        )
-
-    _decide_now(ports, acting, effect, wanted)
-
-
-def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
-    """Take an effect out of its lane for good. What a sink is being given at this moment may still arrive."""
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidValue("reason must be a text.")
-    content = None if reason is None else SettledContent(reason=reason)
-
-    def wanted(row: Any) -> Draft:
-        if only is not None and row["status"] != only:
-            raise Refused(f"Effect {effect} is {row['status']} and does not wait for approval. Discard it instead.")
-        facts = EffectSettled(effect=effect, sink=row["sink"], outcome="skipped", attempts=row["attempts"])
-        return Draft(type="effect.settled", facts=facts, content=content, subject=_whose(ports, acting, row, content))
-
-    _decide_now(ports, acting, effect, wanted, key=settled_key(effect))
-
-
-def _whose(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
-    """Words about an effect belong to whom the effect belongs to."""
-    found = None if content is None else row_of(ports, acting, ulid_text(row["effect_id"]))
-    event = None if found is None else event_at(ports, acting, found[0], row["version"])
-    return None if event is None or event.content is ERASED else owner_of(event)
-
-
 def owner_of(event: Event) -> str | None:
     """Whose content a declared effect is."""
     try:
-        return subject_of(from_wire(event.content.payload), event.content.user)
+        return subject_of(from_wire(event.content.payload), event.content.user, event.stream)
     except EffectRefused:
-        return str(event.content.user) if event.content.user else None
-
-
-def _decide_now(
-    ports: Ports, acting: Acting, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None
-) -> None:
-    stream, _ = _waits(ports, acting, effect)
-
-    def decide(states: States) -> Drafts:
-        draft = wanted(_waits(ports, acting, effect)[1])
-        return {} if draft is None else {stream: [draft]}
-
-    try:
-        change(ports, acting, (stream,), decide, key=key, tries=TRIES)
-    except KeyReused:
-        raise _gone(effect) from None  # It was settled while we looked.
+        user: str | None = event.content.user
+        return user or user_of(event.stream)

@@ -34,13 +34,13 @@ def written_draft(scope: str, key: str, entry: Stored) -> Draft:
     return Draft(type="state.written", facts=facts, content=content, subject=parse_scope(scope).get("user"))
 
 
-def deleted_draft(key: str, *, cause: str = "call", effect: str | None = None) -> Draft:
-    """The event of a deletion."""
-    return Draft(type="state.deleted", facts=StateDeleted(key=key, cause=cause, effect=effect))
+def deleted_draft(key: str, *, cause: str = "call", effect: str | None = None, missing: bool = False) -> Draft:
+    """The event of a deletion, or of one that found nothing to delete."""
+    return Draft(type="state.deleted", facts=StateDeleted(key=key, cause=cause, effect=effect, missing=missing))
 
 
 def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
-    """The event of an edge."""
+    """The event of an edge. What it says of a user's entries belongs to that user, at whichever end they are."""
     facts = StateLinked(
         source=edge.source,
         kind=edge.kind,
@@ -50,7 +50,8 @@ def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
         effect=effect,
     )
     content = None if edge.data is None else ValueContent(value=edge.data)
-    subject = None if content is None else parse_scope(edge.scope).get("user")
+    about = parse_scope(edge.scope).get("user") or parse_scope(edge.target_scope).get("user")
+    subject = None if content is None else about
     return Draft(type="state.linked", facts=facts, content=content, subject=subject)
 
 

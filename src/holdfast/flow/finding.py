@@ -20,6 +20,8 @@ from holdfast.records.scope import Address, Scope
 MOST_RESULTS = 1_000
 MOST_REACHED = 100_000
 LONGEST_QUERY = 10_000
+CANDIDATES = 100
+"""Best by words and best by meaning that are ranked together. Measured, more change next to nothing."""
 
 
 def check_query(query: object) -> str:
@@ -39,7 +41,8 @@ def search(storage: Storage, scope: Address, query: str, limit: int) -> list[Sea
     now = storage.clock.now_ms()
     over = {key for key, _ in storage.transients.over(storage.place(place), now)}
     vector, name = query_vector(storage, query)
-    matches = storage.store.search(place, Wanted(now=now, terms=words, vector=vector, embedder=name))
+    wanted = Wanted(now=now, terms=words, vector=vector, embedder=name, limit=max(CANDIDATES, 2 * limit))
+    matches = storage.store.search(place, wanted)
     # What a transient entry lies over is not what a reader would get.
     return ranked(place, [match for match in matches if match.key not in over], words, limit)
 
@@ -51,7 +54,7 @@ def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None
         return None, None
     try:
         return embedder.embed([query], query=True)[0], embedder.name
-    except Unavailable:
+    except (Unavailable, InvalidValue):
         return None, None
 
 
@@ -129,14 +132,18 @@ def unlink(storage: Storage, edge: Edge) -> bool:
     return storage.store.unlink(edge)
 
 
-def neighbours(storage: Storage, scope: Address, key: str, kinds: Any, direction: str) -> list[Edge]:
-    """The edges at a key."""
+def neighbours(
+    storage: Storage, scope: Address, key: str, kinds: Any, direction: str, limit: int | None = None
+) -> list[Edge]:
+    """The edges at a key, or the first of them."""
     needs(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
-    steps = graph.beside(storage.store.edges, [node], rules.check_direction(direction), rules.check_kinds(kinds))
+    way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
+    most = None if limit is None else rules.check_limit("limit", limit, MOST_REACHED)
+    steps = graph.beside(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
     found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
-    return list(found.values())
+    return list(found.values())[:most]
 
 
 def traverse(

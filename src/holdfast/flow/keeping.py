@@ -18,7 +18,7 @@ from holdfast.core.searchable import INDEXED_CHARS
 from holdfast.core.value_types import schema_of
 from holdfast.core.values import plain
 from holdfast.core.words import text_of
-from holdfast.errors import Conflict, InvalidValue, TooLarge, VersionConflict
+from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
 from holdfast.flow.storing import Storage, live, needs, stored_entries, value_of
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.scope import Address, Scope
@@ -106,7 +106,8 @@ def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
         after = rules.reduced(wanted.reducer, key, _current(known), value)
         # Its version is that of what it lies over: whoever writes for good by it, changes what was seen.
         version = 0 if known is None else known.version
-        entry = replace(made(storage, key, after, wanted.options, schema), version=version)
+        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
+        entry = replace(entry, version=version)
         if storage.transients.put(storage.place(scope), key, entry, over):
             return version
     raise _crowded(scope, key)
@@ -121,7 +122,7 @@ def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
             return known.version
         _check_version(scope, key, known, wanted.expected)
         after = rules.reduced(wanted.reducer, key, _current(known), value)
-        entry = made(storage, key, after, wanted.options, schema)
+        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
         if wanted.once is not None and wanted.reducer != "overwrite":
             entry = replace(entry, reducer=wanted.reducer, given=encode(value))
         if wanted.effect is not None:
@@ -131,6 +132,24 @@ def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
         if version is not None:
             return version
     raise _crowded(scope, key)
+
+
+def _kept_on(entry: Stored, known: Stored | None, wanted: Write) -> Stored:
+    """What a reducer made goes on as what it was made of: what the caller does not say stays as it was."""
+    if wanted.reducer == "overwrite":
+        return entry
+    before = Stored(value=b"") if known is None else known
+    # An item is not what the list is: a type that was registered says nothing about a list of it.
+    schema = None if wanted.reducer == "append" else entry.schema
+    return replace(
+        entry,
+        schema=schema or before.schema,
+        expires_at=before.expires_at if wanted.options.ttl is None else entry.expires_at,
+        tier=before.tier if entry.tier is None else entry.tier,
+        lifetime=before.lifetime if entry.lifetime is None else entry.lifetime,
+        content_kind=before.content_kind if entry.content_kind is None else entry.content_kind,
+        salience=before.salience if entry.salience is None else entry.salience,
+    )
 
 
 def _crowded(scope: str, key: str) -> Conflict:
@@ -176,7 +195,10 @@ def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
     text = f"{key}\n{text_of(value, INDEXED_CHARS)}"
     if "vectors" not in offered or storage.embedder is None:
         return replace(entry, words=text)
-    (vector,) = storage.embedder.embed([text])
+    try:
+        (vector,) = storage.embedder.embed([text])
+    except (Unavailable, InvalidValue):
+        return replace(entry, words=text)  # One that is out of order refuses no write: it is found by its words.
     return replace(entry, words=text, vector=vector, embedder=storage.embedder.name)
 
 
@@ -194,7 +216,7 @@ def delete(storage: Storage, scope: Address, key: str, expected: int | None = No
 def _delete(storage: Storage, place: str, key: str, expected: int | None, once: str | None) -> bool:
     now = storage.clock.now_ms()
     for _ in range(TRIES):
-        stored = storage.store.get(place, key)
+        stored, damaged = _found(storage, place, key, expected)
         known = live(stored, now)
         _check_version(place, key, known, expected)
         at = None if expected is None else 0 if stored is None else stored.version
@@ -204,8 +226,23 @@ def _delete(storage: Storage, place: str, key: str, expected: int | None, once: 
         if gone is not None:
             over = storage.transients.get(storage.place(place), key, now)
             hidden = storage.transients.drop(storage.place(place), key) and over is not None
-            return hidden or (gone and known is not None)
+            return hidden or (gone and (damaged or known is not None))
     raise _crowded(place, key)
+
+
+def _found(storage: Storage, place: str, key: str, expected: int | None) -> tuple[Stored | None, bool]:
+    """An entry, and whether it is damaged: whoever expects no version of it can delete it all the same."""
+    try:
+        return storage.store.get(place, key), False
+    except Corrupt:
+        if expected is not None:
+            raise
+        return None, True
+
+
+def purge(storage: Storage) -> int:
+    """Remove what is over for good; gives how many entries that were."""
+    return storage.store.purge(storage.clock.now_ms())
 
 
 def end_session(storage: Storage, session: str) -> int:

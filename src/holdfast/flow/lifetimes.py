@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from holdfast.core.entries import MAX_PAGE
 from holdfast.flow.entries import deleted_draft, stored_entry
 from holdfast.ports import Acting, Ports
@@ -15,12 +17,22 @@ def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[
     """The deletions that the end of a session entails, by stream."""
     found: dict[str, list[Draft]] = {}
     for stream in streams:
-        # At the beginning of time nothing is over yet: what has expired goes as well.
-        page = EntryPage(now=0, lifetime="session", limit=MAX_PAGE)
-        keys = [stored_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
+        keys = _ending(ports, acting, stream)
         if keys:
             found[stream] = [deleted_draft(key, cause="session") for key in keys]
     return found
+
+
+def _ending(ports: Ports, acting: Acting, stream: str) -> list[str]:
+    keys: list[str] = []
+    # At the beginning of time nothing is over yet: what has expired goes as well.
+    page = EntryPage(now=0, lifetime="session", limit=MAX_PAGE)
+    while True:
+        more = [stored_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
+        keys += more
+        if len(more) < page.limit:
+            return keys
+        page = replace(page, after=more[-1])
 
 
 def clear_transients(ports: Ports, acting: Acting, streams: Iterable[str]) -> None:

@@ -1,11 +1,13 @@
 """Running an operator: a function of its input and of what it may read, giving an output and effects as data.
 
 It runs first and writes nothing. Then everything it declared is written in one append, or nothing is: its output,
-the changes of the journaled store, and the rest for the outbox. A key makes it one run, however often it is asked for.
+the changes of the journaled store, and the rest for the outbox. A key makes it one recorded run, however often it
+is asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,21 +15,20 @@ from typing import Any
 import msgspec
 
 from holdfast.core import effects as rules
-from holdfast.core.codec import decode_event
 from holdfast.core.values import plain
-from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed
+from holdfast.errors import Conflict, EffectRefused, InvalidValue, RedactionFailed
 from holdfast.flow.applying import Drafts, Plan
 from holdfast.flow.change import States, change
-from holdfast.flow.effects import TRIES, outcome_of
+from holdfast.flow.effects import TRIES
 from holdfast.flow.redacting import clean
-from holdfast.flow.showing import field
+from holdfast.flow.runs import SUPPRESSED, Call, digest, earlier, name_of, same
 from holdfast.flow.sinks import Middleware, sinks_of
 from holdfast.ports import Acting, Ports
 from holdfast.records import effects
 from holdfast.records.effects import AnyEffect, EffectOutcome, Operated, OperatorOutput, Outcome
-from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.envelope import Draft
 from holdfast.records.events.state import EffectContent, EffectDeclared, OperatorRan, OutputContent
-from holdfast.records.ids import check_id, check_key, ulid_text
+from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.scope import Address, Scope
 
 Operator = Callable[[Any, Any], Any]
@@ -53,31 +54,34 @@ def operate(
     name: str | None = None,
 ) -> Operated:
     """Run an operator and write what it declares; with a key that is known, give what came of the first run."""
-    name = _name(operator, name)
+    _check_operator(operator)
+    name = name_of(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
+    # Before it runs, since it may change what it was given.
+    call = Call(stream=stream, name=name, key=key, given=None if key is None else digest(ports, acting, given))
     if key is not None:
-        earlier = _earlier(ports, acting, stream, check_key(key), name)
-        if earlier is not None:
-            return earlier
+        check_key(key)
+    known = earlier(ports, acting, call)
+    if known is not None:
+        return known
     output = _run(operator, given, view)
     declared = _declared(ports, sinks_of(ports).middleware(acting.tenant), acting, output.effects)
     try:
-        return _write(ports, acting, stream, key, name, output, declared)
+        return _write(ports, acting, call, output, declared)
     except Conflict:
         # Somebody with the same key may have been quicker, and changed what this one expected.
-        earlier = None if key is None else _earlier(ports, acting, stream, key, name)
-        if earlier is None:
+        known = earlier(ports, acting, call)
+        if known is None:
             raise
-        return earlier
+        return known
 
 
-def _name(operator: object, name: str | None) -> str:
+def _check_operator(operator: object) -> None:
     if not callable(operator) or inspect.iscoroutinefunction(operator):
         raise InvalidValue(
             "An operator is a function of (input, view) that is done when it returns. "
             "One that must be awaited works with holdfast.open_async."
         )
-    return check_id(name or getattr(operator, "__name__", type(operator).__name__), "name of an operator")
 
 
 def _run(operator: Operator, given: Any, view: Any) -> OperatorOutput:
@@ -87,10 +91,29 @@ def _run(operator: Operator, given: Any, view: Any) -> OperatorOutput:
             answer.close()
         raise InvalidValue("The operator gave something to be awaited. Use holdfast.open_async.")
     if not isinstance(answer, OperatorOutput):
+        if _holds_effects(answer):
+            raise InvalidValue(
+                "The operator gave effects as its output, which would only be written down. "
+                "Return OperatorOutput(effects=[…]). Nothing was written."
+            )
         return OperatorOutput(answer)
     if not isinstance(answer.effects, list | tuple):
         raise InvalidValue("effects must be a list of effects, in order. Nothing was written.")
     return answer
+
+
+def _holds_effects(answer: Any) -> bool:
+    """Whether there are effects in what an operator gave, also inside lists and objects."""
+    todo, seen = [answer], set()
+    while todo:
+        one = todo.pop()
+        kind = type(one)
+        if issubclass(kind, effects.Effect | OperatorOutput):
+            return True
+        if kind in (list, tuple, dict) and id(one) not in seen:
+            seen.add(id(one))
+            todo.extend(one.values() if kind is dict else one)
+    return False
 
 
 def _declared(ports: Ports, middleware: Sequence[Middleware], acting: Acting, given: Sequence[Any]) -> list[_Declared]:
@@ -134,25 +157,20 @@ def _content(acting: Acting, effect: AnyEffect) -> EffectContent:
     return EffectContent(payload=rules.wire(effect), user=acting.user)
 
 
-def _write(
-    ports: Ports,
-    acting: Acting,
-    stream: str,
-    key: str | None,
-    name: str,
-    output: OperatorOutput,
-    declared: list[_Declared],
-) -> Operated:
+def _write(ports: Ports, acting: Acting, call: Call, output: OperatorOutput, declared: list[_Declared]) -> Operated:
     content: OutputContent = clean(ports, OutputContent(output=plain(output.output)))
+    stream = call.stream
     ran = OperatorRan(
-        operator=name,
+        operator=call.name,
         effects=tuple(one.id for one in declared),
         kinds=tuple(one.kind for one in declared),
         suppressed=tuple(one.id for one in declared if one.effect is None),
+        given=call.given,
     )
+    subject = acting.user or rules.user_of(stream)
 
     def decide(states: States) -> Drafts:
-        drafts: Drafts = {stream: [Draft(type="operator.ran", facts=ran, content=content)]}
+        drafts: Drafts = {stream: [Draft(type="operator.ran", facts=ran, content=content, subject=subject)]}
         plan = Plan(ports, acting, states, drafts)
         for one in declared:
             if one.effect is None:
@@ -160,14 +178,15 @@ def _write(
             if rules.at_once(one.effect):
                 plan.apply(one.effect, one.id)
             else:
-                drafts[stream].append(_draft(acting, name, one.id, one.effect))
+                drafts[stream].append(_draft(acting, call, one.id, one.effect))
         return drafts
 
     scopes = {str(effect.scope) for effect in _changes(declared)} - {stream}
-    same = _same(name)
-    changed = change(ports, acting, (stream, *sorted(scopes)), decide, key=key, same=same, tries=TRIES)
-    if changed.repeated and key is not None:
-        found = _earlier(ports, acting, stream, key, name)
+    changed = change(
+        ports, acting, (stream, *sorted(scopes)), decide, key=call.key, same=functools.partial(same, call), tries=TRIES
+    )
+    if changed.repeated:
+        found = earlier(ports, acting, call)
         assert found is not None, "what is repeated was written before"
         return found
     _uncover(ports, acting, declared)
@@ -186,16 +205,17 @@ def _uncover(ports: Ports, acting: Acting, declared: list[_Declared]) -> None:
             ports.transients.drop((acting.tenant, str(effect.scope)), effect.key)
 
 
-def _draft(acting: Acting, name: str, id: str, effect: AnyEffect) -> Draft:
+def _draft(acting: Acting, call: Call, id: str, effect: AnyEffect) -> Draft:
     facts = EffectDeclared(
         effect=id,
         kind=rules.kind_of(effect),
         sink=rules.sink_of(effect),
-        operator=name,
+        operator=call.name,
         needs_approval=effect.needs_approval,
     )
-    subject = rules.subject_of(effect, acting.user)
-    return Draft(type="effect.declared", facts=facts, content=_content(acting, effect), subject=subject)
+    subject = rules.subject_of(effect, acting.user, call.stream)
+    # Under its own id, so that what became of it can be looked up by that.
+    return Draft(type="effect.declared", facts=facts, content=_content(acting, effect), subject=subject, id=id)
 
 
 def _outcome(one: _Declared) -> EffectOutcome:
@@ -205,33 +225,3 @@ def _outcome(one: _Declared) -> EffectOutcome:
         return EffectOutcome(effect=one.id, kind=one.kind, sink=effects.STATE, outcome="applied")
     waits: Outcome = "approval" if one.effect.needs_approval else "pending"
     return EffectOutcome(effect=one.id, kind=one.kind, sink=rules.sink_of(one.effect), outcome=waits)
-
-
-SUPPRESSED = "Middleware took it out."
-
-
-def _same(name: str) -> Callable[[list[Event]], bool]:
-    return lambda events: events[0].type == "operator.ran" and events[0].facts.operator == name
-
-
-def _earlier(ports: Ports, acting: Acting, stream: str, key: str, name: str) -> Operated | None:
-    """What an earlier run under this key gave, with what came of its effects since."""
-    events = [decode_event(event) for event in ports.journal.by_key(acting.tenant, stream, key)]
-    if not events:
-        return None
-    if not _same(name)(events):
-        raise KeyReused(
-            f"Key {key!r} of {stream} already stands for something else than the operator {name!r}. "
-            "Use a new key for a new operation."
-        )
-    ran: OperatorRan = events[0].facts
-    sinks = {event.facts.effect: event.facts.sink for event in events if event.type == "effect.declared"}
-    outcomes = []
-    for id, kind in zip(ran.effects, ran.kinds, strict=True):
-        if id in ran.suppressed:
-            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=None, outcome="skipped", reason=SUPPRESSED))
-        elif id in sinks:
-            outcomes.append(outcome_of(ports, acting, stream, id, kind, sinks[id]))
-        else:
-            outcomes.append(EffectOutcome(effect=id, kind=kind, sink=effects.STATE, outcome="applied"))
-    return Operated(output=field(events[0], "output"), outcomes=tuple(outcomes), repeated=True)

@@ -18,13 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import effects as rules
+from holdfast.core import retrying
 from holdfast.core.values import words
 from holdfast.errors import ActorBusy, Conflict, EffectRefused, InvalidValue, StaleEpoch, Unavailable
 from holdfast.flow.built_in import built_in
 from holdfast.flow.effects import owner_of, settle, storable
 from holdfast.flow.owning import let_go, take, take_free
 from holdfast.flow.showing import event_at
-from holdfast.flow.sinks import sinks_of
+from holdfast.flow.sinks import is_awaitable, sinks_of
 from holdfast.ports import Acting, Ports, Sink
 from holdfast.records.effects import BUILT_IN, DeclaredEffect, Dispatched
 from holdfast.records.events.envelope import ERASED, Event
@@ -85,8 +86,9 @@ def _known(ports: Ports, acting: Acting, name: str) -> bool:
 def _by_sink(ports: Ports, acting: Acting, only: str | None) -> list[list[_Lane]]:
     """Lanes with something due, sink by sink; sinks that failed before come last, so that they hold nobody up."""
     found: dict[str, list[_Lane]] = {}
-    for name, stream in ports.journal.lanes(acting.tenant):
-        if only is not None and name != only:
+    for stream, first in ports.journal.lanes(acting.tenant, only):
+        name = str(first["sink"])
+        if not _may_go(ports, acting, name, first):
             continue
         head = ports.journal.head(acting.tenant, stream)
         assert head is not None, "a stream with effects has events"
@@ -105,18 +107,34 @@ def _number(row: Row, name: str) -> int:
     return value
 
 
+def _passed_over(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
+    """Whether the others of its lane go on without it."""
+    sink = sinks_of(ports).find(acting.tenant, name)
+    return row["status"] == "dead" and sink is not None and sink.when_dead == "go_on"
+
+
+def _is_due(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
+    """Whether it can be given to its sink now, if nothing is before it."""
+    if row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not _known(ports, acting, name)):
+        return False
+    return retrying.is_due(row, ports.clock.now_ms())
+
+
+def _may_go(ports: Ports, acting: Acting, name: str, first: Row) -> bool:
+    """Whether a lane that begins with this is worth looking into. Most that are stopped are not, and cost no more."""
+    return _passed_over(ports, acting, name, first) or _is_due(ports, acting, name, first)
+
+
 def _next(ports: Ports, acting: Acting, lane: _Lane) -> Row | None:
     """What is to be done next in a lane; None if it is empty, stopped, or not due."""
-    sink, wide = sinks_of(ports).find(acting.tenant, lane.sink), LOOK_AHEAD
-    known = _known(ports, acting, lane.sink)
+    wide = LOOK_AHEAD
     while True:
         rows = ports.journal.lane(acting.tenant, lane.sink, lane.stream, wide)
         for row in rows:
-            if row["status"] == "dead" and sink is not None and sink.when_dead == "go_on":
+            if _passed_over(ports, acting, lane.sink, row):
                 continue
-            stopped = row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not known)
             late = _number(row, "version") > lane.until
-            return None if stopped or late or not rules.is_due(row, ports.clock.now_ms()) else row
+            return row if not late and _is_due(ports, acting, lane.sink, row) else None
         if len(rows) < wide:
             return None
         wide *= 4
@@ -183,16 +201,15 @@ def _attempt(ports: Ports, acting: Acting, lane: _Lane, row: Row) -> str | None:
     event = event_at(ports, acting, lane.stream, _number(row, "version"))
     assert event is not None, "a row names the event that made it"
     attempts = _number(row, "attempts")
-    if not _known(ports, acting, lane.sink):
-        content = storable(ports, reason=NO_SINK)
-        return settle(ports, acting, lane.stream, row, "deferred", attempts=attempts, content=content)
     if event.content is ERASED:
         content = storable(ports, reason=ERASED_REASON)
         return settle(ports, acting, lane.stream, row, "skipped", attempts=attempts, content=content)
     owner = owner_of(event)
     sink = built_in(ports, replace(acting, user=event.content.user), lane.sink)
     sink = sink or sinks_of(ports).find(acting.tenant, lane.sink)
-    assert sink is not None
+    if sink is None:  # There never was one, or it was taken away while we were at work.
+        content = storable(ports, reason=NO_SINK)
+        return settle(ports, acting, lane.stream, row, "deferred", attempts=attempts, content=content)
     try:
         answer = _deliver(sink, _declared(acting, lane, row, event))
     except Exception as error:  # noqa: BLE001  a sink is somebody else's code
@@ -220,7 +237,7 @@ def _declared(acting: Acting, lane: _Lane, row: Row, event: Event) -> DeclaredEf
 def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
     """What a sink answers. What would have to be awaited is not done, whatever it looks like."""
     answer = sink.deliver(effect)
-    if inspect.isawaitable(answer):
+    if is_awaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         raise EffectRefused("The sink gave something to be awaited. Use holdfast.open_async, or a sink that is done.")
@@ -232,9 +249,9 @@ def _failed(
 ) -> str | None:
     attempts, now = _number(row, "attempts") + 1, ports.clock.now_ms()
     waits = sink.patient and isinstance(error, Conflict | Unavailable)
-    dead = rules.is_final(error) or (attempts >= ports.settings.effect_attempts and not waits)
+    dead = retrying.is_final(error) or (attempts >= ports.settings.effect_attempts and not waits)
     chance = int.from_bytes(ports.ids.salt()[:4], "big") / 2**32
-    delay = rules.retry_ms(attempts, chance, getattr(error, "retry_after", None))
+    delay = retrying.retry_ms(attempts, chance, getattr(error, "retry_after", None))
     return settle(
         ports,
         acting,

@@ -31,7 +31,8 @@ def raw_id(text: object, what: str = "frame") -> bytes:
             return ulid_bytes(text)
         except InvalidValue:
             pass
-    raise InvalidValue(f"{text!r} is not the id of a {what}: 26 characters, as given when it was made.")
+    article = "an" if what[0] in "aeiou" else "a"
+    raise InvalidValue(f"{text!r} is not the id of {article} {what}: 26 characters, as given when it was made.")
 
 
 def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:

@@ -1,25 +1,31 @@
 """Sinks: who takes effects that are not applied at once. Known by name, for one tenant or for every one.
 
 A sink is asked with the effect's id and may be asked twice with the same one. A store as a sink does once what
-it is asked twice.
+it is asked twice: it remembers what it took, for longer than anybody leaves an effect unsettled.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from holdfast.core.codec import encode
 from holdfast.core.effects import check_sink, typed
 from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
 from holdfast.flow.applying import apply
-from holdfast.flow.storing import Storage
+from holdfast.flow.storing import Storage, live, value_of
 from holdfast.ports import Ports, Sink
 from holdfast.ports import Sinks as SinksPort
 from holdfast.records import effects
 from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
+from holdfast.records.entries import Stored
+from holdfast.records.scope import Scope
 
 Middleware = Callable[[Any], Any]
+TAKEN: Final = Scope.custom("holdfast", "effects").text
+"""Where a store keeps the ids of the effects that it took, each with what came of it."""
+TAKEN_MS: Final = 30 * 24 * 3_600_000
 
 
 class Sinks:
@@ -84,20 +90,47 @@ def _is_async(function: Any) -> bool:
 
 
 def of_store(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
-    """A sink that does to a store what state effects say, each once: the entry knows the newest that wrote it."""
+    """A sink that does to a store what state effects say, each once, whatever others write meanwhile.
+
+    The id is kept right after the change. Between the two, an entry itself knows the newest effects that wrote it.
+    """
 
     def deliver(effect: DeclaredEffect) -> Mapping[str, Any]:
         wanted: Any = typed(effect.kind, effect.payload)
         if not isinstance(wanted, effects.StateEffect):
             raise EffectRefused(f"A store takes write, delete, link and unlink, not {effect.kind}.")
-        if isinstance(wanted, effects.DeleteState) and storage.store.get(str(wanted.scope), wanted.key) is None:
-            return {"deleted": False}  # Perhaps by this very effect, the time before.
-        try:
-            return apply(storage, wanted, effect.id)
-        except VersionConflict as error:
-            raise EffectRefused(str(error)) from error  # What it expected will not come back.
+        known = live(storage.store.get(TAKEN, effect.id), storage.clock.now_ms())
+        if known is not None:
+            answer: Mapping[str, Any] = value_of(known)
+            return answer
+        answer = _done(storage, wanted, effect.id)
+        _take_note(storage, effect.id, answer)
+        return answer
 
     return deliver
+
+
+def _done(storage: Storage, wanted: Any, id: str) -> Mapping[str, Any]:
+    if isinstance(wanted, effects.DeleteState) and storage.store.get(str(wanted.scope), wanted.key) is None:
+        return {"deleted": False}  # Perhaps by this very effect, the time before.
+    try:
+        return apply(storage, wanted, id)
+    except VersionConflict as error:
+        raise EffectRefused(str(error)) from error  # What it expected will not come back.
+
+
+def _take_note(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
+    # Straight to the store: an id is nothing to search for.
+    now = storage.clock.now_ms()
+    storage.store.put(TAKEN, id, Stored(value=encode(answer), written_at=now, expires_at=now + TAKEN_MS))
+
+
+def is_awaitable(answer: object) -> bool:
+    """Whether something has to be awaited. What cannot even be asked has not."""
+    try:
+        return inspect.isawaitable(answer)
+    except Exception:  # noqa: BLE001  it is somebody else's object
+        return False
 
 
 def effect_key(id: str) -> str:

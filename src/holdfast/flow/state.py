@@ -18,11 +18,13 @@ from holdfast.flow.storing import Storage
 from holdfast.ports import Acting, Ports
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Revision, Stored, Wanted
 from holdfast.records.events.envelope import ERASED, Draft, Event
-from holdfast.records.events.state import StateLinked, ValueContent
+from holdfast.records.events.state import StateDeleted, StateLinked, ValueContent
 from holdfast.records.ids import check_key
 
 TRIES: Final = 64
 PAGE: Final = 256
+PURGED: Final = 1_000
+"""Entries whose time is over that are looked for at once."""
 _NEWEST: Final = 2**62
 _NOTHING: Final[frozenset[str]] = frozenset()
 _ON_DISK: Final = frozenset({"durable", "shared"})
@@ -74,12 +76,46 @@ class JournaledStore:
         return self._compared(scope, key, draft, expected, once)
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        known = self._ports.journal.entry(self._acting.tenant, scope, key)
-        if known is None:
+        if once is None and self._ports.journal.entry(self._acting.tenant, scope, key) is None:
             return None if expected else False
-        at = known.version if expected is None else expected
-        done = self._compared(scope, key, deleted_draft(key), at, once)
-        return None if done is None and expected is not None else done is not None
+
+        def decide(states: States) -> dict[str, list[Draft]]:
+            known = self._ports.journal.entry(self._acting.tenant, scope, key)
+            at = 0 if known is None else known.version
+            late = expected is not None and at != expected
+            # With a key it is noted that there was nothing: a retry must not delete what was written since.
+            nothing = late or (known is None and once is None)
+            return {} if nothing else {scope: [deleted_draft(key, missing=known is None)]}
+
+        changed = change(self._ports, self._acting, (scope,), decide, key=once, tries=TRIES)
+        if changed.appended is None:
+            return False if expected is None else None
+        deleted: StateDeleted = changed.facts[0][1]
+        return not deleted.missing
+
+    def purge(self, now: int) -> int:
+        """Deletions of what is over, stream by stream; what was written anew meanwhile stays."""
+        count = 0
+        while found := self._ports.journal.expired(self._acting.tenant, now, PURGED):
+            by_scope: dict[str, list[tuple[str, int]]] = {}
+            for scope, key, version in found:
+                by_scope.setdefault(scope, []).append((key, version))
+            gone = sum(self._purged(scope, over) for scope, over in by_scope.items())
+            count += gone
+            if len(found) < PURGED or not gone:
+                break
+        return count
+
+    def _purged(self, scope: str, over: list[tuple[str, int]]) -> int:
+        def decide(states: States) -> dict[str, list[Draft]]:
+            drafts = []
+            for key, version in over:
+                known = self._ports.journal.entry(self._acting.tenant, scope, key)
+                if known is None or known.version == version:  # None also where its value was erased.
+                    drafts.append(deleted_draft(key, cause="expiry"))
+            return {scope: drafts}
+
+        return len(change(self._ports, self._acting, (scope,), decide, tries=TRIES).facts)
 
     def _compared(self, scope: str, key: str, draft: Draft, expected: int, once: str | None) -> int | None:
         """Write if the entry is at a version; None if it is not."""
@@ -103,7 +139,7 @@ class JournaledStore:
                 f"Key {once!r} of {scope} already stands for {event.type} at version {event.version}, asked for in "
                 "another way. Use a new key for a new operation."
             )
-        return event.version
+        return 0 if event.type == "state.deleted" and event.facts.missing else event.version
 
     def _same(self, event: Event, key: str, given: bytes | None, reducer: str) -> bool:
         if getattr(event.facts, "key", None) != key:
@@ -128,10 +164,14 @@ class JournaledStore:
         append(self._ports, self._acting, [Decided(stream=edge.scope, events=(linked_draft(edge),))])
 
     def unlink(self, edge: Edge) -> bool:
-        if not any(_same_edge(edge, known) for known in self.edges(EdgeQuery(scope=edge.scope, keys=(edge.source,)))):
+        if not self.linked(edge):
             return False
         append(self._ports, self._acting, [Decided(stream=edge.scope, events=(unlinked_draft(edge),))])
         return True
+
+    def linked(self, edge: Edge) -> bool:
+        """Whether there is this edge, whatever its data."""
+        return self._ports.journal.linked(self._acting.tenant, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
         return [_edge(decode_event(event)) for event in self._ports.journal.edges(self._acting.tenant, query)]
@@ -149,6 +189,10 @@ class JournaledStore:
             before = events[-1].version
         return found
 
+    def scopes(self, now: int, after: str, limit: int) -> list[str]:
+        """Scopes that have entries, in order, after one of them."""
+        return self._ports.journal.scopes(self._acting.tenant, now, after, limit)
+
     def close(self) -> None:
         """The journal is closed by whoever opened it."""
 
@@ -164,10 +208,6 @@ def _edge(event: Event) -> Edge:
         weight=facts.weight,
         data=event.content.value if isinstance(event.content, ValueContent) else event.content,
     )
-
-
-def _same_edge(one: Edge, other: Edge) -> bool:
-    return (one.kind, one.target_scope, one.target) == (other.kind, other.target_scope, other.target)
 
 
 def _revision(event: Event) -> Revision:

@@ -156,6 +156,22 @@ def history(storage: Storage, scope: Address, key: str, limit: int | None = None
     return told(Scope.of(scope).text, rules.check_entry_key(key), most)
 
 
+def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
+    """Scopes that have entries, in order, after one of them."""
+    told: Callable[[int, str, int], list[str]] | None = getattr(storage.store, "scopes", None)
+    if told is None:
+        raise Unsupported("This store does not list its scopes. The journaled one does: hf.state.scopes().")
+    most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
+    now, found = storage.clock.now_ms(), list[str]()
+    last = "" if after is None else Scope.of(after).text
+    while more := told(now, last, most):
+        found += more
+        if limit is not None or len(more) < most:
+            break
+        last = more[-1]
+    return found
+
+
 def datalog(storage: Storage, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """What a store makes of a question in Datalog."""
     needs(storage, "datalog", "Datalog")

@@ -13,9 +13,9 @@ from holdfast.journal import state_in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
-from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.rows import Row, Span
+from holdfast.records.rows import Found, Row, Span
 
 
 class MemoryFinding:
@@ -74,6 +74,21 @@ class MemoryFinding:
             found = state_in_memory.edges(self._tables, tenant, query)
             return [self._at(tenant, stream, row["version"]) for stream, row in found]
 
+    def linked(self, tenant: str, edge: Edge) -> bool:
+        with self._open():
+            name = (edge.source, edge.kind, edge.target_scope, edge.target)
+            return self._tables.row(tenant, edge.scope, "edges", name) is not None
+
+    def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+        with self._open():
+            return state_in_memory.expired(self._tables, tenant, now, limit)
+
+    def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        with self._open():
+            rows = state_in_memory.live(self._tables, tenant, now, after)
+            held = (stream for stream, version in rows if self._holding(tenant, stream, version))
+            return sorted(set(held))[:limit]
+
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():
             return [] if self._texts is None else self._texts.search(tenant, search, self._hit)
@@ -123,9 +138,9 @@ class MemoryFinding:
         with self._open():
             self._vectors.drop(tenant, seqs)
 
-    def lanes(self, tenant: str) -> list[tuple[str, str]]:
+    def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
         with self._open():
-            return state_in_memory.lanes(self._tables, tenant)
+            return state_in_memory.lanes(self._tables, tenant, sink)
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
         with self._open():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ class MemoryTables:
     def __init__(self) -> None:
         self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
         self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
+        self._histories: dict[tuple[str, str, str], list[int]] = {}
         self._log: list[tuple[str, Key, Kept | None]] = []
         self.known_artifacts: set[tuple[str, bytes]] = set()
 
@@ -74,6 +76,14 @@ class MemoryTables:
         for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
             yield tenant, stream, row
 
+    def each(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        """Every row, in any order."""
+        return ((key[0], stream, row) for key, (stream, row) in self._rows[table].items())
+
+    def history(self, tenant: str, stream: str, key: str) -> list[int]:
+        """The versions at which a key of a stream was changed, in order."""
+        return self._histories.get((tenant, stream, key), [])
+
     def found(self, tenant: str, table: str, column: str | None, value: Value, after: bytes) -> list[Found]:
         """Rows of one tenant by a column, in order of key after its first."""
         key = TABLES[table].key
@@ -98,6 +108,18 @@ class MemoryTables:
         if kept is not None:
             self._rows[table][key] = kept
             self._of.setdefault((table, key[0], kept[0]), {})[key] = None
+        if table == "state_history":
+            self._note(key, kept is not None)
+
+    def _note(self, row: Key, there: bool) -> None:
+        tenant, key, version, stream = row
+        versions = self._histories.setdefault((tenant, stream, key), [])
+        place = bisect_left(versions, version)
+        known = versions[place : place + 1] == [version]
+        if there and not known:
+            versions.insert(place, version)
+        elif known and not there:
+            del versions[place]
 
     def _refer(self, table: Table, tenant: str, row: Row) -> None:
         for column, target in table.references:

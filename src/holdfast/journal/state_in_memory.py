@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from holdfast.journal.rows_in_memory import MemoryTables
@@ -26,8 +29,29 @@ def _wanted(row: Any, page: EntryPage) -> bool:
 
 def revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
     """The versions at which a key was changed, newest first."""
-    rows: list[Any] = tables.of(tenant, stream, "state_history")
-    return sorted((row["version"] for row in rows if row["key"] == key and row["version"] < before), reverse=True)
+    versions = tables.history(tenant, stream, key)
+    return versions[: bisect_left(versions, before)][::-1]
+
+
+def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+    """Entries whose time is over."""
+    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    over = (
+        (stream, row["key"], row["version"])
+        for owner, stream, row in rows
+        if owner == tenant and row["expires_at"] is not None and row["expires_at"] <= now
+    )
+    return list(islice(over, limit))
+
+
+def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
+    """Stream and version of entries whose time is not over, in streams after one."""
+    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    return [
+        (stream, row["version"])
+        for owner, stream, row in rows
+        if owner == tenant and stream > after and (row["expires_at"] is None or row["expires_at"] > now)
+    ]
 
 
 def edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[Found]:
@@ -49,9 +73,15 @@ def _order(item: Found) -> tuple[str, ...]:
     return (stream, *(str(row[name]) for name in ("source", "kind", "target_scope", "target")))
 
 
-def lanes(tables: MemoryTables, tenant: str) -> list[tuple[str, str]]:
-    """Every lane with something in it."""
-    return sorted({(str(row["sink"]), stream) for owner, stream, row in tables.all("effects") if owner == tenant})
+def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
+    """The first of every lane with something in it."""
+    first: dict[tuple[str, str], Any] = {}
+    for owner, stream, row in tables.all("effects"):
+        if owner == tenant and sink in (None, row["sink"]):
+            known: Any = first.setdefault((str(row["sink"]), stream), row)
+            if known["version"] > row["version"]:
+                first[str(row["sink"]), stream] = row
+    return [(stream, first[name, stream]) for name, stream in sorted(first)]
 
 
 def lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:

@@ -54,7 +54,7 @@ class _Written(StateEffect, frozen=True, kw_only=True):
 
 
 class WriteState(_Written, frozen=True, tag="write"):
-    """Write a key of a scope."""
+    """Write a key of a scope. `key` is the entry's: no idempotency key, which an effect does not need."""
 
     scope: Address
     key: str
@@ -214,7 +214,8 @@ class DeclaredEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect that waits: for its turn, its next attempt, its sink, its approval, or for somebody to look at it."""
+    """A declared effect. It waits for its turn, its next attempt, its sink, its approval or for somebody to look at
+    it, or it is settled: applied with an answer, or skipped."""
 
     id: str
     kind: str
@@ -227,6 +228,7 @@ class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: int | None
     declared_at: int
     reason: Any = None
+    answer: Any = None
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,9 @@ _PUT = f"""
 """
 _DROP = "{?[scope, key] <- [[$scope, $key]] :rm entry {scope, key}}"
 
+_EXPIRED = "?[scope, key, version] := *entry{scope, key, version, expires_at}, expires_at <= $now :limit $limit"
+PURGED_AT_ONCE: Final = 500
+
 _READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
 
 
@@ -95,6 +98,16 @@ class CozoStore:
             if current:
                 self._engine.write(_DROP + self._search.forgetting(), scope=scope, key=key)
             return bool(current)
+
+    def purge(self, now: int) -> int:
+        total = 0
+        while True:
+            with self._open():
+                rows = self._engine.read(_EXPIRED, now=now, limit=PURGED_AT_ONCE)
+                gone = [self.drop(scope, key, version) for scope, key, version in rows]
+            total += len(gone)
+            if len(gone) < PURGED_AT_ONCE:
+                return total
 
     def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
         after, until = _around(page.prefix)

@@ -25,12 +25,11 @@ from holdfast.store import fs_format
 from holdfast.store.fs_errors import reporting
 from holdfast.store.fs_files import Tree, make_private
 from holdfast.store.fs_lock import Turn, Turns
-from holdfast.store.fs_names import SUFFIXES, digested, folder_text, key_of, key_path, scope_paths
+from holdfast.store.fs_names import KINDS_OF_FILE, SUFFIXES, digested, folder_text, key_of, key_path, scope_paths
+from holdfast.store.fs_purging import expired
 from holdfast.store.fs_walk import Names, may_hold, walk
 
 Format = Literal["json", "markdown"]
-
-_KINDS_OF_FILE = {suffix: kind for kind, suffix in SUFFIXES.items()}
 
 
 class _File(NamedTuple):
@@ -137,6 +136,22 @@ class FsStore:
             self._remove(turn, files)
             return bool(files)
 
+    def purge(self, now: int) -> int:
+        """Look at every file, and remove what is over, each in a turn of its own. What is damaged is left."""
+        with reporting(self.root):
+            over = sorted(expired(self._tree, now))
+        return sum(self._end(homes, key, now) for homes, key in over)
+
+    def _end(self, homes: tuple[Names, ...], key: str, now: int) -> bool:
+        with self._turns.take() as turn:
+            try:
+                known, files = self._newest_in(homes, key)
+            except Corrupt:
+                return False
+            over = known is not None and not known.live(now)
+            self._remove(turn, files if over else [])
+            return over
+
     def _remove(self, turn: Turn, files: list[_File]) -> None:
         for file in files:
             with turn.changing(file.folder):
@@ -168,8 +183,11 @@ class FsStore:
 
     def _files(self, scope: str, key: str) -> Iterator[tuple[_File, int]]:
         """Wherever an entry may be, with an open folder."""
+        return self._files_in(scope_paths(scope), key)
+
+    def _files_in(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_File, int]]:
         *folders, name = key_path(key)
-        for home in scope_paths(scope):
+        for home in homes:
             path = (*home, *folders)
             with self._tree.folder(path) as folder:
                 if folder is not None:
@@ -177,8 +195,11 @@ class FsStore:
 
     def _newest(self, scope: str, key: str) -> tuple[Stored | None, list[_File]]:
         """An entry and its files. Of several, which a writer left when it was killed, the newest counts."""
+        return self._newest_in(scope_paths(scope), key)
+
+    def _newest_in(self, homes: tuple[Names, ...], key: str) -> tuple[Stored | None, list[_File]]:
         found = []
-        for file, folder in self._files(scope, key):
+        for file, folder in self._files_in(homes, key):
             data = self._tree.read(folder, file.names)
             if data is not None:
                 found.append((self._read(file, data, key), file))
@@ -220,7 +241,7 @@ class FsStore:
     def _key(self, home: Names, path: Names) -> str | None:
         """The key of a file; None if it is not ours."""
         stem, dot, suffix = path[-1].rpartition(".")
-        kind = _KINDS_OF_FILE.get(dot + suffix)
+        kind = KINDS_OF_FILE.get(dot + suffix)
         if kind is None:
             return None
         names = (*path[:-1], stem)

@@ -20,6 +20,7 @@ from holdfast.records.scope import KINDS, parse_scope
 Path = tuple[str, ...]
 
 SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
+KINDS_OF_FILE: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
 LONGEST: Final = 200
 """Bytes of an encoded segment. File systems take 255, and a suffix comes behind it."""
 
@@ -71,6 +72,13 @@ def scope_paths(scope: str) -> tuple[Path, ...]:
         return (("global",),)
     path = tuple(name for kind, id in parts for name in (kind, encoded(id)))
     return (path, ("agent", *path[1:])) if parts[0][0] == "operator" else (path,)
+
+
+def homes_of(home: Path) -> tuple[Path, ...]:
+    """The same, from one of the folders."""
+    if home[:1] not in (("operator",), ("agent",)):
+        return (home,)
+    return (("operator", *home[1:]), ("agent", *home[1:]))
 
 
 @lru_cache(maxsize=8192)

@@ -1,10 +1,12 @@
 """The store in memory: the rules in the plainest words. Nothing outlives the process.
 
-With `most` entries it forgets those that were longest neither read nor written.
+With `most` entries it forgets those that were longest neither read nor written. Entries whose time is over go with
+later writes, a few with each, so that those of a while do not pile up.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -17,6 +19,11 @@ from holdfast.ambient import renew_in_child
 from holdfast.core.words import indexed, spaced
 from holdfast.errors import Closed
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+
+PURGED_BESIDE = 2
+"""Expired entries that a write takes along: more than it can have made."""
+SPARE = 64
+"""Dates of entries that are gone, beside one for each that is there."""
 
 Place = tuple[str, str]
 EdgeName = tuple[str, str, str, str, str]
@@ -31,6 +38,7 @@ class MemoryStore:
         self._versions = itertools.count(1)
         self._entries: OrderedDict[Place, Stored] = OrderedDict()
         self._keys: dict[str, list[str]] = {}
+        self._dates: list[tuple[int, str, str, int]] = []
         self._words: dict[Place, str] = {}
         self._out: dict[Place, dict[EdgeName, Edge]] = {}
         self._in: dict[Place, dict[EdgeName, Edge]] = {}
@@ -68,7 +76,32 @@ class MemoryStore:
                 self._words[scope, key] = _searched(indexed(entry.words or ""))
             while self._most is not None and len(self._entries) > self._most:
                 self._forget(*next(iter(self._entries)))
+            self._date(scope, key, entry.expires_at, version)
+            self._purge(entry.written_at, PURGED_BESIDE)
             return version
+
+    def _date(self, scope: str, key: str, expires_at: int | None, version: int) -> None:
+        if expires_at is not None:
+            heapq.heappush(self._dates, (expires_at, scope, key, version))
+        if len(self._dates) > 2 * len(self._entries) + SPARE:
+            known = ((entry.expires_at, *place, entry.version) for place, entry in self._entries.items())
+            self._dates = [(at, where, name, number) for at, where, name, number in known if at is not None]
+            heapq.heapify(self._dates)
+
+    def purge(self, now: int) -> int:
+        with self._open():
+            return self._purge(now, len(self._dates))
+
+    def _purge(self, now: int, most: int) -> int:
+        gone = 0
+        for _ in range(most):
+            if not self._dates or self._dates[0][0] > now:
+                break
+            _, scope, key, version = heapq.heappop(self._dates)
+            if self._version(scope, key) == version:  # Else it was written anew, or deleted.
+                self._forget(scope, key)
+                gone += 1
+        return gone
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         with self._open():

@@ -144,6 +144,33 @@ class RedisStore:
         except HoldfastError:
             pass  # It only saves memory, and whoever reads from a replica may not write.
 
+    def purge(self, now: int) -> int:
+        """Entries that the server has not freed yet, and the keys of those that it has."""
+        cursor, gone = b"0", 0
+        while True:
+            pattern = f"{_literal(self._prefix)}:{{*}}:keys"
+            cursor, names = self._server.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
+            found = (_text(name, self._server.place).removesuffix(":keys") for name in names)
+            gone += sum(self._purged(place, now) for place in found)
+            if int(cursor) == 0:
+                return gone
+
+    def _purged(self, place: str, now: int) -> int:
+        gone, lowest = 0, b"-"
+        while keys := self._server.ask("ZRANGEBYLEX", f"{place}:keys", lowest, b"+", "LIMIT", 0, AT_ONCE):
+            lowest = b"(" + keys[-1]
+            names = [f"{place}:entry:{hashlib.sha256(key).hexdigest()}" for key in keys]
+            freed = []
+            for key, name, body in zip(keys, names, self._server.ask("MGET", *names), strict=True):
+                entry = None if body is None else self._read(body)
+                if entry is None:
+                    freed.append((key, name))
+                elif not entry.live(now):
+                    gone += bool(self._server.run(_DROP, [name, f"{place}:keys"], [entry.version, key]))
+            if freed:
+                self._server.run(_SWEEP, [f"{place}:keys", *(name for _, name in freed)], [key for key, _ in freed])
+        return gone
+
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
         """Nothing: Redis holds what it cannot look into."""
         return []
@@ -185,6 +212,11 @@ class RedisStore:
 
 _DECODER = msgspec.msgpack.Decoder(Stored)
 _NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
+
+
+def _literal(text: str) -> str:
+    """Text that a pattern of the server finds as it is."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
 
 
 def _hashed(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast.core.searchable import TextSearch
 from holdfast.core.words import terms
 from holdfast.flow import erasing
 from holdfast.ports import Journal
-from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.reports import Query
@@ -64,6 +65,38 @@ class StateContract(Fixtures):
             assert (None if found is None else found.version) == wanted.get(key)
         assert journal.entries("acme", SCOPE, EntryPage(now=NOW)) == []
         assert journal.entry("default", "user/4", "prefs") is None
+
+    def test_what_is_over_is_listed_for_its_tenant_alone(self, writer: Writer, journal: Journal) -> None:
+        for scope, key, ends in (("user/1", "a", 10), ("user/1", "b", 20), ("user/2", "a", 30), ("user/2", "c", None)):
+            writer.append(scope, kept(key, 1, expires_at=ends))
+        writer.append("user/1", kept("a", 2, expires_at=15))
+        assert journal.expired("default", 9, 10) == []
+        assert sorted(journal.expired("default", 20, 10)) == [("user/1", "a", 3), ("user/1", "b", 2)]
+        assert len(journal.expired("default", 100, 2)) == 2
+        assert journal.expired("acme", 100, 10) == journal.expired("nobody", 100, 10) == []
+
+    def test_scopes_are_streams_with_something_to_read(self, writer: Writer, journal: Journal) -> None:
+        for number in (3, 1, 2):
+            writer.append(f"user/{number}", kept("k", 1, expires_at=10 * number))
+        writer.append("user/4", kept("k", 1), Draft(type="state.deleted", facts=state.StateDeleted(key="k")))
+        writer.append("user/5", kept("k", 1))
+        assert journal.scopes("default", 0, "", 10) == ["user/1", "user/2", "user/3", "user/5"]
+        assert journal.scopes("default", 0, "user/1", 2) == ["user/2", "user/3"]
+        assert journal.scopes("default", 20, "", 10) == ["user/3", "user/5"]
+        assert journal.scopes("acme", 0, "", 10) == []
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_one_edge_can_be_asked_for(self, writer: Writer, journal: Journal, seed: int) -> None:
+        _told(writer, seed)
+        query = EdgeQuery(scope=SCOPE, keys=KEYS)
+        made = [decode_event(event).facts for event in journal.edges("default", query)]
+        found = {(facts.source, facts.kind, facts.target_scope, facts.target) for facts in made}
+        assert found
+        for source, kind, target in product(KEYS, KINDS, KEYS):
+            for scope in {name[2] for name in found} | {"user/nobody"}:
+                edge = Edge(scope=SCOPE, source=source, kind=kind, target_scope=scope, target=target)
+                assert journal.linked("default", edge) is ((source, kind, scope, target) in found)
+                assert not journal.linked("acme", edge)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_pages_by_prefix_and_key_are_the_whole(self, writer: Writer, journal: Journal, seed: int) -> None:
@@ -135,13 +168,16 @@ class StateContract(Fixtures):
                 waiting[event.facts.effect] = (event.facts.sink, event.version)
             elif event.type == "effect.settled" and event.facts.outcome in ("applied", "skipped"):
                 waiting.pop(event.facts.effect)
-        lanes = {(sink, SCOPE) for sink, _ in waiting.values()}
-        assert journal.lanes("default") == sorted(lanes)
-        for sink in SINKS:
+        firsts = []
+        for sink in sorted(SINKS):
             wanted = sorted(version for to, version in waiting.values() if to == sink)
+            first = [(SCOPE, row) for row in journal.lane("default", sink, SCOPE, 1)]
+            firsts += first
+            assert journal.lanes("default", sink) == first
             assert [row["version"] for row in journal.lane("default", sink, SCOPE, 1_000)] == wanted
             assert [row["version"] for row in journal.lane("default", sink, SCOPE, 1)] == wanted[:1]
-        assert journal.lanes("acme") == []
+        assert journal.lanes("default") == firsts
+        assert journal.lanes("acme") == journal.lanes("default", "nobody") == []
 
     def test_only_what_stands_is_found(self, writer: Writer, journal: Journal) -> None:
         writer.append(SCOPE, kept("a", "a purple lamp"), kept("b", "a purple chair", expires_at=FAR), kept("a", "gone"))

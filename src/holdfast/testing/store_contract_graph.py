@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.client_state import State, StateStore
 from holdfast.errors import InvalidValue, TooLarge, Unsupported
-from holdfast.records.entries import Edge, EdgeQuery
+from holdfast.records.entries import DIRECTIONS, Edge, EdgeQuery
 from holdfast.records.settings import Settings
 from holdfast.testing.store_contract_kit import SCOPE, OpenAt, StoreFixtures, port_of, same
 
@@ -105,7 +105,7 @@ class GraphContract(StoreFixtures):
                 edge = Edge(scope=scope, source=source, kind=kind, target_scope=target_scope, target=target)
                 known[scope, source, kind, target_scope, target] = edge
         for _ in range(10 * self.scale):
-            start, direction = random.choice(nodes), random.choice(("out", "in", "both"))
+            start, direction = random.choice(nodes), random.choice(DIRECTIONS)
             kinds, depth = random.choice((None, ["to"], ["of", "to"])), random.randrange(1, 5)
             walked = store(start[0]).traverse(start[1], depth=depth, kinds=kinds, direction=direction)
             assert {(one.scope, one.key): one.depth for one in walked} == _walk(known, start, direction, kinds, depth)
@@ -127,6 +127,21 @@ class GraphContract(StoreFixtures):
         into = port_of(store).edges(EdgeQuery(scope=SCOPE, keys=("x",), direction="in", limit=3))
         assert [edge.source for edge in into] == ["a", "b", "\uff5a"]
         assert port_of(store).edges(EdgeQuery(scope=SCOPE, keys=())) == []
+
+    def test_neighbours_can_be_asked_for_a_few(self, state: State) -> None:
+        if not offers_graph(state):
+            return
+        for number in range(5):
+            state.link("a", "to", f"b{number}")
+            state.link(f"c{number}", "to", "a")
+        assert [edge.target for edge in state.neighbours("a", limit=2)] == ["b0", "b1"]
+        assert [edge.source for edge in state.neighbours("a", direction="in", limit=3)] == ["c0", "c1", "c2"]
+        both = state.neighbours("a", direction="both")
+        assert list(state.neighbours("a", direction="both", limit=7)) == list(both)[:7]
+        assert len(both) == 10
+        for limit in (0, -1, True, "2"):
+            with pytest.raises(InvalidValue, match="limit"):
+                state.neighbours("a", limit=limit)  # type: ignore[arg-type]
 
     def test_edges_that_cannot_be_are_refused(self, open_at: OpenAt) -> None:
         state = open_at("small", settings=Settings(event_bytes=4_000))(SCOPE)

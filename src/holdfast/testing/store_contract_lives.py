@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from holdfast.client_state import State, StateStore
+from holdfast.core.value_types import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, VersionConflict
+from holdfast.records.entries import Reducer
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract_kit import SCOPE, OpenAt, StoreFixtures, seen
+from holdfast.testing.store_contract_kit import SCOPE, OpenAt, StoreFixtures, port_of, seen
 
 
 class LifeContract(StoreFixtures):
@@ -88,6 +93,87 @@ class LifeContract(StoreFixtures):
         assert [(entry.key, entry.value) for entry in seen(state)] == [("kept", 1), ("longer", 2), ("sum", 2)]
         clock.advance(100)
         assert state.list() == ["kept"]
+
+    def test_a_reducer_keeps_what_the_write_does_not_say(self, state: State, clock: FrozenClock) -> None:
+        for key, before, more, reducer in REDUCED:
+            kept = {"tier": "hot", "content_kind": "episodic", "salience": 0.25, "lifetime": "durable"}
+            state.write(key, before, ttl=10, **kept)  # type: ignore[arg-type]
+            ends = clock.now_ms() + 10_000
+            clock.advance(1_000)
+            for said in ({}, {"salience": 0.0}, {"tier": "cold"}, {"ttl": 60}):
+                state.write(key, more, reducer=reducer, **said)
+                kept_on = kept | {name: value for name, value in said.items() if name != "ttl"}
+                ends = clock.now_ms() + 60_000 if "ttl" in said else ends
+                entry = state.entry(key)
+                assert entry is not None
+                assert entry.expires_at == ends
+                assert {name: getattr(entry, name) for name in kept} == kept_on
+                kept.update(kept_on)
+            state.write(key, before)
+            plain = state.entry(key)
+            assert plain is not None
+            assert (plain.expires_at, plain.tier, plain.salience) == (None, None, None)
+
+    def test_what_is_over_hands_nothing_on(self, state: State, clock: FrozenClock) -> None:
+        state.write("n", 5, ttl=1, tier="hot")
+        clock.advance(1_000)
+        state.write("n", 1, reducer="sum")
+        entry = state.entry("n")
+        assert entry is not None
+        assert (entry.value, entry.expires_at, entry.tier) == (1, None, None)
+
+    def test_a_reducer_keeps_the_type_of_what_it_changes(self, state: State) -> None:
+        @dataclass
+        class Price:
+            cents: int
+            currency: str
+
+        @dataclass
+        class Noted(Price):
+            note: str
+
+        in_cents: Any = {1: lambda old: old | {"cents": old["cents"] * 100}}
+        register_type(Price, "contract price", version=2, upcasters=in_cents)
+        state.write("k", Price(500, "USD"))
+        state.write("k", {"currency": "EUR"}, reducer="merge")
+        state.write("items", Price(1, "USD"), reducer="append")
+        register_type(Noted, "contract price", version=3, upcasters=in_cents | {2: lambda old: old | {"note": ""}})
+        assert state.require("k", as_=Noted).cents == 500
+        assert state.read("items", as_=list[Price]) == [Price(1, "USD")]
+
+    def test_purging_removes_what_is_over_and_nothing_else(
+        self, store: StateStore, state: State, clock: FrozenClock
+    ) -> None:
+        assert store.purge() == 0
+        others = [store(scope) for scope in ("global", "s", "session/s/thread/t", "operator/o", "custom/a/id/b")]
+        for one in (state, *others):
+            one.write("soon/over", "words", ttl=1)
+            one.write("later", 1, ttl=5)
+            one.write("kept", 1)
+        state.write("again", 1, ttl=1)
+        state.write("gone", 1, ttl=1)
+        state.delete("gone")
+        clock.advance(1_000)
+        state.write("again", 2)
+        before = [seen(one) for one in (state, *others)]
+        old = port_of(store).get(SCOPE, "soon/over")
+        # Some may have gone with later writes.
+        there = [port_of(store).get(one.scope, "soon/over") for one in (state, *others)]
+        assert store.purge() == sum(entry is not None for entry in there)
+        assert [seen(one) for one in (state, *others)] == before
+        assert state.read("again") == 2
+        assert all(port_of(store).get(one.scope, "soon/over") is None for one in (state, *others))
+        assert store.purge() == 0
+        version = state.write("soon/over", 3, expected_version=0)
+        assert old is None or version > old.version
+
+    def test_purging_removes_many(self, store: StateStore, state: State, clock: FrozenClock) -> None:
+        for number in range(60 * self.scale):
+            state.write(f"k{number}", number, ttl=1 + number % 2)
+        clock.advance(1_000)
+        store.purge()
+        assert all(port_of(store).get(SCOPE, f"k{number}") is None for number in range(0, 60 * self.scale, 2))
+        assert len(state.list()) == 30 * self.scale
 
     def test_transient_entries_lie_over_what_is_stored(self, state: State) -> None:
         version = state.write("k", "stored", tier="cold")
@@ -189,6 +275,11 @@ class LifeContract(StoreFixtures):
         assert store.end_session("never begun") == 0
 
 
+REDUCED: tuple[tuple[str, object, object, Reducer], ...] = (
+    ("sum", 1, 1, "sum"),
+    ("list", [], 1, "append"),
+    ("object", {}, {"a": 1}, "merge"),
+)
 _NO_NUMBERS: tuple[object, ...] = (float("nan"), float("inf"), "1", True, [1], 10**5_000)
 REFUSED_OPTIONS: dict[str, tuple[object, ...]] = {
     "ttl": (0, -1, -0.5, 0.0001, 10**12, *_NO_NUMBERS),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.client_state import State, StateStore
 from holdfast.errors import Closed, InvalidValue, KeyReused, Unsupported
-from holdfast.records.entries import CAPABILITIES, Revision
+from holdfast.records.entries import CAPABILITIES, Reducer, Revision
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.store_contract_kit import SCOPE, OpenAt, StoreFixtures, at_once, seen
 
@@ -122,15 +124,36 @@ class PlaceContract(StoreFixtures):
         assert gone == [True] * 6
         assert [(entry.key, entry.value) for entry in seen(store(SCOPE))] == [("n", 1)]
 
+    def test_a_deletion_that_found_nothing_finds_nothing_again(self, store: StateStore, state: State) -> None:
+        if "keys" not in store.capabilities:
+            return
+        assert not state.delete("k", key="once")
+        state.write("k", 1)
+        assert not state.delete("k", key="once")
+        assert not state.delete("k", key="once", expected_version=0)
+        assert state.read("k") == 1
+        assert not state.delete("l", key="none", expected_version=0)
+        with pytest.raises(KeyReused):
+            state.write("k", 2, key="once")
+        with pytest.raises(KeyReused):
+            state.delete("l", key="once")
+        assert state.delete("k", key="another")
+        state.write("k", 3)
+        assert state.delete("k", key="another")
+        assert state.read("k") == 3
+        if "history" in store.capabilities:
+            assert [revision.value for revision in state.history("k")] == [3, None, 1]
+
     def test_a_key_stands_for_one_call(self, store: StateStore, state: State) -> None:
         if "keys" not in store.capabilities:
             return
         state.write("k", {"a": 1}, key="once")
         before = seen(state)
-        for name, value, reducer in (
+        calls: tuple[tuple[str, Any, Reducer], ...] = (
             *(("k", {"a": 2}, "overwrite"), ("l", {"a": 1}, "overwrite")),
             *(("k", {"a": 1}, "merge"), ("k", {"a": 1}, "append")),
-        ):
+        )
+        for name, value, reducer in calls:
             with pytest.raises(KeyReused):
                 state.write(name, value, key="once", reducer=reducer)
         with pytest.raises(KeyReused):

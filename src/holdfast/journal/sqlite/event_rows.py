@@ -15,7 +15,6 @@ from holdfast.records.batches import Head
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.scope import parse_scope
 
-
 _COLUMNS = len(StoredEvent.__struct_fields__)
 
 

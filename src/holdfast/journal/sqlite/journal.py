@@ -25,7 +25,7 @@ from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import find, queries
 from holdfast.journal.sqlite.writing import Writing
 from holdfast.records.batches import Appended, Artifact, Batch, Head
-from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
@@ -177,6 +177,18 @@ class SqliteJournal:
         with self.reading(once=True) as connection:
             return state.edges(connection, tenant, query)
 
+    def linked(self, tenant: str, edge: Edge) -> bool:
+        with self.reading(once=True) as connection:
+            return state.linked(connection, tenant, edge)
+
+    def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+        with self.reading(once=True) as connection:
+            return state.expired(connection, tenant, now, limit)
+
+    def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
+        with self.reading(once=True) as connection:
+            return state.scopes(connection, tenant, now, after, limit)
+
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self.reading() as connection:
             return texts.search(connection, tenant, search)
@@ -205,9 +217,9 @@ class SqliteJournal:
         with self.writing.transaction() as connection:
             vectors.drop(connection, tenant, seqs)
 
-    def lanes(self, tenant: str) -> list[tuple[str, str]]:
+    def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
         with self.reading(once=True) as connection:
-            return state.lanes(connection, tenant)
+            return state.lanes(connection, tenant, sink)
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
         with self.reading(once=True) as connection:

@@ -9,9 +9,9 @@ from holdfast.core.tables import EFFECTS
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import stored_event
 from holdfast.journal.sqlite.statements import queries
-from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.rows import Row
+from holdfast.records.rows import Found, Row
 
 _JSON = msgspec.json.Encoder()
 _LAST = "\U0010ffff"
@@ -26,7 +26,9 @@ def entry(connection: apsw.Connection, tenant: str, stream: str, key: str) -> St
 def entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
     """A page of live entries."""
     # A range instead of LIKE, which has wildcards and folds case: every key with a prefix lies before prefix + LAST.
-    values = (tenant, stream, page.prefix, page.prefix + _LAST, page.after, page.now, page.lifetime, page.limit)
+    # No key lies between one and the same with a NUL, so a page begins right after the last key of the one before.
+    first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
+    values = (tenant, stream, first, page.prefix + _LAST, page.now, page.lifetime, page.limit)
     return [stored_event(row, tenant, stream) for row in ask(connection, queries()["entries"], values)]
 
 
@@ -46,9 +48,28 @@ def edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[St
     return [stored_event(row, tenant, row[-1]) for row in ask(connection, queries()[name], values)]
 
 
-def lanes(connection: apsw.Connection, tenant: str) -> list[tuple[str, str]]:
-    """Every lane with something in it."""
-    return [(sink, stream) for sink, stream in ask(connection, queries()["lanes"], (tenant,))]
+def linked(connection: apsw.Connection, tenant: str, edge: Edge) -> bool:
+    """Whether there is an edge."""
+    name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+    return bool(ask(connection, queries()["linked"], name))
+
+
+def expired(connection: apsw.Connection, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+    """Entries whose time is over."""
+    return [
+        (stream, key, version) for stream, key, version in ask(connection, queries()["expired"], (tenant, now, limit))
+    ]
+
+
+def scopes(connection: apsw.Connection, tenant: str, now: int, after: str, limit: int) -> list[str]:
+    """Streams that have live entries."""
+    return [name for (name,) in ask(connection, queries()["scopes"], (tenant, now, after, limit))]
+
+
+def lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[Found]:
+    """The first of every lane with something in it."""
+    rows = ask(connection, queries()["lanes"], (tenant, sink))
+    return [(row[0], dict(zip(EFFECTS.names, row[1:], strict=True))) for row in rows]
 
 
 def lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:

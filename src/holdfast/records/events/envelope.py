@@ -61,6 +61,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     content: Content | None = None
     subject: str | None = None
+    id: str | None = None
+    """Its id, if that is known before it is written; else it is given one."""
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -32,11 +32,13 @@ class ValueContent(Content, frozen=True):
 
 
 class StateDeleted(Facts, frozen=True):
-    """A key has no value any more; `cause` is a call or the end of its lifetime."""
+    """A key has no value any more; `cause` is a call, or the end of its lifetime or of its time."""
 
     key: str
     cause: str = "call"
     effect: str | None = None
+    missing: bool = False
+    """Whether it had none before: a call under an idempotency key found nothing, and its retry finds as much."""
 
 
 class StateLinked(Facts, frozen=True):
@@ -69,6 +71,8 @@ class OperatorRan(Facts, frozen=True):
     """What each of them is."""
     suppressed: tuple[str, ...] = ()
     """Those that middleware took out."""
+    given: str | None = None
+    """A keyed digest of the input of a run that has a key: the same key with another input is another call."""
 
 
 class OutputContent(Content, frozen=True):
@@ -78,7 +82,10 @@ class OutputContent(Content, frozen=True):
 
 
 class EffectDeclared(Facts, frozen=True):
-    """Something is to be changed outside, by a sink: in order with others of its stream and sink, once by its id."""
+    """Something is to be changed outside, by a sink: in order with others of its stream and sink, once by its id.
+
+    `effect` is the id of the event, too.
+    """
 
     effect: str
     kind: str

@@ -327,9 +327,8 @@ SELECT e.* FROM streams AS s
 CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key >= ?3 AND p.key < ?4
 CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
 WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
-    AND (?5 IS NULL OR p.key > ?5) AND (p.expires_at IS NULL OR p.expires_at > ?6)
-    AND (?7 IS NULL OR p.lifetime = ?7)
-ORDER BY p.key LIMIT ?8
+    AND (p.expires_at IS NULL OR p.expires_at > ?5) AND (?6 IS NULL OR p.lifetime = ?6)
+ORDER BY p.key LIMIT ?7
 
 -- name: revisions
 SELECT e.* FROM streams AS s
@@ -356,9 +355,39 @@ CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.vers
 WHERE ?4 IS NULL OR p.kind IN (SELECT value FROM json_each(?4))
 ORDER BY s.name, p.source, p.kind, p.target LIMIT ?5
 
+-- name: linked
+SELECT 1 FROM streams AS s
+CROSS JOIN edges AS p ON p.tenant = s.tenant AND p.stream = s.id
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2
+    AND p.source = ?3 AND p.kind = ?4 AND p.target_scope = ?5 AND p.target = ?6
+
+-- name: expired
+SELECT s.name, p.key, p.version FROM state AS p INDEXED BY idx_state_expiry
+CROSS JOIN streams AS s ON s.id = p.stream
+WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.expires_at <= ?2
+ORDER BY p.expires_at LIMIT ?3
+
+-- name: scopes
+SELECT s.name FROM streams AS s
+WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name > ?3 AND EXISTS (
+    SELECT 1 FROM state AS p
+    CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
+    WHERE p.tenant = s.tenant AND p.stream = s.id AND (p.expires_at IS NULL OR p.expires_at > ?2)
+        AND e.content IS NOT NULL
+)
+ORDER BY s.name LIMIT ?4
+
 -- name: lanes
-SELECT DISTINCT p.sink, s.name FROM effects AS p INDEXED BY idx_effects_lane JOIN streams AS s ON s.id = p.stream
-WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1)
+SELECT s.name, p.effect_id, p.sink, p.kind, p.status, p.version, p.attempts, p.retry_at, p.settled
+FROM (
+    SELECT e.tenant, e.sink, e.stream, min(e.version) AS version FROM effects AS e INDEXED BY idx_effects_lane
+    -- Without a sink: from the first name to whatever comes after all names.
+    WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1) AND e.sink BETWEEN coalesce(?2, '') AND coalesce(?2, x'')
+    GROUP BY e.sink, e.stream
+) AS l
+CROSS JOIN effects AS p INDEXED BY idx_effects_lane
+    ON p.tenant = l.tenant AND p.sink = l.sink AND p.stream = l.stream AND p.version = l.version
+CROSS JOIN streams AS s ON s.id = p.stream
 ORDER BY p.sink, s.name
 
 -- name: lane

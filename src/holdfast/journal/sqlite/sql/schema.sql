@@ -433,6 +433,9 @@ CREATE TABLE state (
     PRIMARY KEY (tenant, stream, key)
 ) STRICT, WITHOUT ROWID;
 
+-- Only entries that end have a place in it.
+CREATE INDEX idx_state_expiry ON state (tenant, expires_at) WHERE expires_at IS NOT NULL;
+
 CREATE TABLE state_history (
     tenant  INTEGER NOT NULL,
     stream  INTEGER NOT NULL,

@@ -1,0 +1,123 @@
+"""What is asked of a journal follows what is asked for: one edge, one key, one page, wherever it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from bench.counting import counting
+from bench.counts import difference
+from holdfast.client_state import State, open_store
+from holdfast.errors import InvalidValue, Unsupported
+from holdfast.flow.change import Decided, append
+from holdfast.flow.entries import linked_draft, stored_entry, written_draft
+from holdfast.flow.state import JournaledStore
+from holdfast.journal import state_in_memory
+from holdfast.journal.sqlite import state as in_sqlite
+from holdfast.records.entries import Edge, Stored
+from holdfast.testing.store_contract_kit import SCOPE, port_of
+from tests.scale import volume
+
+APART = 10
+"""Percent."""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[holdfast.Holdfast]:
+    with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
+        yield hf
+
+
+def _steps(client: holdfast.Holdfast, act: Callable[[], object]) -> float:
+    journal = port_of(client.state)._ports.journal  # type: ignore[attr-defined]
+    act()
+    with counting(journal) as counts:
+        act()
+    return counts.vm_steps
+
+
+def test_a_page_costs_the_same_wherever_it_begins(client: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, many = client.state(SCOPE), volume(400, 10_000)
+    _fill(state, many)
+
+    def apart() -> float:
+        first = _steps(client, lambda: state.list(limit=5))
+        late = _steps(client, lambda: state.list(after=f"k{many - 10:06}", limit=5))
+        assert state.list(after=f"k{many - 10:06}", limit=2) == [f"k{many - 9:06}", f"k{many - 8:06}"]
+        assert state.list("k", after="a", limit=1) == ["k000000"]
+        return difference(first, late)
+
+    assert apart() <= APART
+    entries = in_sqlite.entries
+
+    def from_the_prefix(connection: Any, tenant: str, stream: str, page: Any) -> Any:
+        whole = entries(connection, tenant, stream, replace(page, after=None, limit=10**6))
+        return [event for event in whole if page.after is None or stored_entry(event)[0] > page.after][: page.limit]
+
+    monkeypatch.setattr(in_sqlite, "entries", from_the_prefix)
+    assert _steps(client, lambda: state.list(after=f"k{many - 10:06}", limit=5)) > 10 * many
+
+
+def _fill(state: State, many: int) -> None:
+    store = state._storage.store
+    assert isinstance(store, JournaledStore)
+    drafts = [written_draft(SCOPE, f"k{number:06}", Stored(value=b"1")) for number in range(many)]
+    append(store._ports, store._acting, [Decided(stream=SCOPE, events=tuple(drafts))])
+
+
+def test_an_edge_goes_at_the_same_cost_among_few_and_among_many(client: holdfast.Holdfast) -> None:
+    store, edges = port_of(client.state), volume(400, 10_000)
+    assert isinstance(store, JournaledStore)
+    state = client.state(SCOPE)
+    state.link("few", "to", "a")
+    made = [linked_draft(_edge("many", f"t{number:06}")) for number in range(edges)]
+    append(store._ports, store._acting, [Decided(stream=SCOPE, events=tuple(made))])
+    few = _steps(client, lambda: store.linked(_edge("few", "a")))
+    many = _steps(client, lambda: store.linked(_edge("many", f"t{edges - 1:06}")))
+    assert difference(few, many) <= APART
+    assert state.unlink("many", "to", f"t{edges - 1:06}")
+    assert not state.unlink("many", "to", f"t{edges - 1:06}")
+
+
+def _edge(source: str, target: str) -> Edge:
+    return Edge(scope=SCOPE, source=source, kind="to", target_scope=SCOPE, target=target)
+
+
+def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    revisions = state_in_memory.revisions
+
+    def noting(tables: Any, tenant: str, stream: str, key: str, before: int) -> list[int]:
+        looked.append(len(tables.history(tenant, stream, key)))
+        monkeypatch.setattr(tables, "of", None)  # Whoever looks at all rows of a stream fails.
+        try:
+            return revisions(tables, tenant, stream, key, before)
+        finally:
+            monkeypatch.undo()
+            monkeypatch.setattr(state_in_memory, "revisions", noting)
+
+    with holdfast.open("memory:") as hf:
+        monkeypatch.setattr(state_in_memory, "revisions", noting)
+        for number in range(50):
+            hf.state(SCOPE).write(f"k{number}", "word")
+        hf.state(SCOPE).write("k1", "another")
+        assert [found.key for found in hf.state(SCOPE).search("another")] == ["k1"]
+        assert [found.value for found in hf.state(SCOPE).history("k1")] == ["another", "word"]
+    assert max(looked) == 2
+
+
+def test_the_scopes_of_a_journal_are_listed_in_pages(client: holdfast.Holdfast) -> None:
+    for number in range(5):
+        client.state(f"user/{number}").write("k", number)
+    client.session("s").append(holdfast.Message(role="user", content="hello"))
+    assert client.state.scopes() == [f"user/{number}" for number in range(5)]
+    assert client.state.scopes(after="user/1", limit=2) == ["user/2", "user/3"]
+    with pytest.raises(InvalidValue):
+        client.state.scopes(limit=0)
+    with open_store("memory:") as store, pytest.raises(Unsupported, match="scopes"):
+        store.scopes()
