@@ -14,15 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 
+import holdfast
 from bench.report import Line, at_least
-from holdfast.core.ranking import Candidate, rank
-from holdfast.core.words import context, terms
-from holdfast.fts import Passage, TextIndex
-from holdfast.model.embedders import embedder, similarities
-from holdfast.ports import Embedder
 
 TITLE = "Finding what was said"
 DATA = Path(os.environ.get("HOLDFAST_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "bfcl-memory"
@@ -81,41 +76,15 @@ def located(quotation: str, messages: list[Said]) -> list[int]:
     return [number for number, said in enumerate(messages) if all(piece in _plain(said.text) for piece in pieces)]
 
 
-def finder(messages: list[Said], model: Embedder | None) -> Finder:
-    """A search over one person's messages."""
-    connection = apsw.Connection(":memory:")
-    index = TextIndex(connection, "said")
-    index.create()
-    for number, said in enumerate(messages):
-        before = messages[number - 1].text if said.position else ""
-        index.add([Passage(number, said.text, context(said.text, before))])
-    vectors = model.embed([said.text for said in messages]) if model else []
-    mean_length = sum(len(said.text) for said in messages) / len(messages)
-
-    def found(question: str, limit: int) -> list[int]:
-        words = terms(question)
-        scores = dict(index.match(words, None, 400))
-        # A static model has no grammar: words of asking would only blur the question.
-        cosines = similarities(model.embed([" ".join(words)], query=True)[0], vectors) if model else []
-        candidates = [
-            Candidate(
-                id=number,
-                text=scores.get(number, 0.0),
-                cosine=float(cosines[number]) if model else 0.0,
-                line=said.session,
-                position=said.position,
-                session=str(said.session),
-                asks=said.text.rstrip().endswith("?"),
-                newest=number,
-            )
-            for number, said in enumerate(messages)
-        ]
-        return [number for number, _ in rank(candidates, mean_length=mean_length, limit=limit)]
-
-    return found
+def finder(messages: list[Said], model: str | None) -> Finder:
+    """A search over one person's messages, said one after the other in one session."""
+    hf = holdfast.open("memory:", embedder=model)
+    session = hf.session("everything")
+    numbers = {message.id: number for number, message in enumerate(session.append([said.text for said in messages]))}
+    return lambda question, limit: [numbers[found.key] for found in session.search(question, limit=limit)]
 
 
-def shares(people: dict[str, list[Said]], asked: list[Question], model: Embedder | None) -> dict[int, float]:
+def shares(people: dict[str, list[Said]], asked: list[Question], model: str | None) -> dict[int, float]:
     """In how many of the questions the source is among the first 1, 3, 5 and 10."""
     finders = {person: finder(messages, model) for person, messages in people.items()}
     answers = [(one.source, finders[one.person](one.text, max(FIRST))) for one in asked]
@@ -129,7 +98,7 @@ def run(quick: bool) -> list[Line]:
     people = conversations()
     asked, total = questions(people)
     lines = [Line(what="questions", value=len(asked), note=f"of {total}; the others quote no message word by word")]
-    for name, model, bar in (("words", None, TEXT_BAR), ("words and vectors", embedder("wordllama"), VECTOR_BAR)):
+    for name, model, bar in (("words", None, TEXT_BAR), ("words and vectors", "wordllama", VECTOR_BAR)):
         for first, share in shares(people, asked, model).items():
             wanted = at_least(bar) if first == BAR_AT else None
             lines.append(Line(what=f"source in the first {first}, by {name}", value=share, bar=wanted))

@@ -10,7 +10,7 @@ from bench import retrieval
 from bench.retrieval import Question, Said, located, shares
 from bench.session_texts import text
 from holdfast.core import words
-from holdfast.model.embedders import embedder
+from holdfast.flow import searching
 
 People = dict[str, list[Said]]
 
@@ -48,14 +48,14 @@ def test_the_source_is_among_the_first_five_by_words(monkeypatch: pytest.MonkeyP
     people, asked = questions()
     check(people, asked)
     check(*made())
-    monkeypatch.setattr(retrieval, "rank", lambda given, **_: [(one.id, 1.0) for one in given if one.text][:10])
+    monkeypatch.setattr(searching, "rank", lambda given, **_: [(one.id, 1.0) for one in given if one.text][-10:])
     with pytest.raises(AssertionError):
         check(people, asked)
 
 
 def test_the_source_is_among_the_first_five_by_words_and_vectors() -> None:
     people, asked = questions()
-    assert shares(people, asked, embedder("wordllama"))[5] >= retrieval.VECTOR_BAR
+    assert shares(people, asked, "wordllama")[5] >= retrieval.VECTOR_BAR
 
 
 def test_a_source_is_the_message_that_contains_every_piece_of_its_quotation() -> None:
