@@ -15,6 +15,9 @@ from holdfast.records.events.state import ValueContent
 SAID: Final = "message.appended"
 KEPT: Final = "state.written"
 FORGOTTEN: Final = "state.deleted"
+PIECE: Final = 300
+"""Characters that are embedded together, roughly: a few sentences."""
+MOST_PIECES: Final = 32
 INDEXED_CHARS: Final = 20_000
 """Characters of one message or entry that are indexed: what an append costs is bounded."""
 
@@ -74,6 +77,25 @@ def _within(line: Segment, hit: Hit) -> bool:
     event = hit.event
     stands = hit.retracted is None or hit.retracted > line.at
     return event.stream == line.stream and line.after < event.version <= line.until and stands
+
+
+def pieces(text: str) -> list[str]:
+    """A text as the pieces that are embedded: a vector of a long text means a little of everything in it.
+
+    Pieces end between words, and all of them are about the same length; a very long text has longer ones.
+    """
+    if len(text) <= PIECE + PIECE // 2:
+        return [text]
+    count = min(MOST_PIECES, -(-len(text) // PIECE))
+    size = -(-len(text) // count)
+    found, start = [], 0
+    while start < len(text):
+        end = min(len(text), start + size)
+        gap = text.rfind(" ", start + size // 2, end) if end < len(text) else -1
+        end = end if gap < 0 else gap
+        found.append(text[start:end].strip())
+        start = end
+    return [piece for piece in found if piece] or [text]
 
 
 def searchable(type_name: str, facts: Any, content: bytes | None) -> str:

@@ -19,7 +19,7 @@ GROWTH: Final = 4
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Vectors one behind the other, with the numbers of their events, which grow. It is never changed."""
+    """Vectors one behind the other, with the numbers of their events, which never go back. It is never changed."""
 
     seqs: array[int]
     data: bytes
@@ -68,8 +68,11 @@ class Likeness:
         if numpy is None:
             self._plainly = _plain_cosines(vector, blocks)
         elif blocks:
-            self._seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
-            self._cosines = _cosines(numpy, vector, blocks)
+            seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
+            # A text may have several vectors, one behind the other: it is as like as the best of its pieces.
+            first = numpy.concatenate([[0], numpy.flatnonzero(seqs[1:] != seqs[:-1]) + 1])
+            self._seqs = seqs[first]
+            self._cosines = numpy.maximum.reduceat(_cosines(numpy, vector, blocks), first)
         else:
             self._seqs, self._cosines = numpy.empty(0, numpy.int64), numpy.empty(0, numpy.float32)
 
@@ -117,6 +120,7 @@ def _plain_cosines(vector: bytes, blocks: Sequence[Block]) -> dict[int, float]:
     found: dict[int, float] = {}
     for block in blocks:
         rows = [block.data[at : at + len(vector)] for at in range(0, len(block.data), len(vector))]
-        pairs = zip(block.seqs, similarities(vector, rows), strict=True)
-        found.update((seq, cosine) for seq, cosine in pairs if cosine > 0)
+        for seq, cosine in zip(block.seqs, similarities(vector, rows), strict=True):
+            if cosine > found.get(seq, 0.0):
+                found[seq] = cosine
     return found

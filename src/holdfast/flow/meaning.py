@@ -11,11 +11,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from holdfast.ambient import renew_in_child
 from holdfast.core.codec import decode_facts
-from holdfast.core.searchable import KEPT, Hit, TextSearch, admits, searchable
+from holdfast.core.searchable import KEPT, Hit, TextSearch, admits, pieces, searchable
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.likeness import Block, Blocks, Likeness, grown, size_of
 from holdfast.ports import Acting, Embedder, Ports
@@ -113,11 +114,18 @@ def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> B
     place = (acting.tenant, stream, embedder.name)
     blocks: Blocks = ports.vectors.get(place)
     more = ports.journal.vectors(acting.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0)
-    rows = [row for row in more if len(row[1]) == embedder.dimensions]
+    rows = [(seq, piece) for seq, kept in more for piece in _apart(kept, embedder.dimensions)]
     if rows:
         blocks = grown(blocks, rows)
         ports.vectors.put(place, blocks)
     return blocks
+
+
+def _apart(kept: bytes, dimensions: int) -> list[bytes]:
+    """The vectors of a text's pieces, which are kept one behind the other."""
+    if not kept or len(kept) % dimensions:
+        return []
+    return [kept[at : at + dimensions] for at in range(0, len(kept), dimensions)]
 
 
 def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> int:
@@ -143,8 +151,8 @@ def _text(event: StoredEvent) -> str:
 def _embedded(
     ports: Ports, acting: Acting, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]
 ) -> dict[bytes, bytes]:
-    """A vector for each digest; equal texts are embedded once, and those that were before not again."""
+    """The vectors of each text's pieces; equal texts are embedded once, and those that were before not again."""
     known = ports.journal.known_vectors(acting.tenant, embedder.name, digests)
-    fresh = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
-    made = embedder.embed(list(fresh.values())) if fresh else []
-    return {**known, **dict(zip(fresh, made, strict=True))}
+    fresh = {digest: pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
+    made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
+    return {**known, **{digest: b"".join(islice(made, len(some))) for digest, some in fresh.items()}}
