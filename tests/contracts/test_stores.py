@@ -42,7 +42,7 @@ class TestMemoryStore(InMemory):
 
 
 class TestMemoryStoreThatForgets(InMemory):
-    options = {"most": 1_000}
+    options = {"most": 10_000}
 
 
 class TestMemoryStoreThatSearches(InMemory):

@@ -34,8 +34,9 @@ def _line(world: World, client: int, user: str | None = None) -> tuple[Place, st
 
 def _clear(world: World, client: int, place: Place) -> None:
     """What a client had laid over the entries of a session is gone with it."""
-    for scope in (f"session/{place[1]}", *(f"session/{place[1]}/thread/{name}" for name in world.lines[place])):
-        world.over.pop((client, (place[0], scope)), None)
+    for whose, (tenant, scope) in list(world.over):
+        if (whose, tenant) == (client, place[0]) and f"{scope}/".startswith(f"session/{place[1]}/"):
+            del world.over[whose, (tenant, scope)]
 
 
 # entries

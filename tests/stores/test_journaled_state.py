@@ -141,6 +141,20 @@ def test_entries_of_a_session_end_with_it(hf: Holdfast) -> None:
     assert hf.state("s2").list() == []
 
 
+def test_a_session_that_ends_again_takes_what_was_kept_meanwhile(hf: Holdfast) -> None:
+    chat = hf.session("s1")
+    chat.append("hello")
+    chat.reset()
+    hf.state("s1").write("draft", 1, lifetime="session")
+    hf.state("session/s1/thread/never").write("draft", 2, lifetime="session")
+    hf.state("session/s1/thread/never").write("over", 3, lifetime="transient")
+    hf.state("session/s11").write("draft", 4, lifetime="session")
+    chat.reset()
+    assert hf.state("s1").list() == []
+    assert hf.state("session/s1/thread/never").list() == []
+    assert hf.state("session/s11").read("draft") == 4
+
+
 def test_state_and_session_of_one_name_live_together(hf: Holdfast) -> None:
     hf.state("s1").write("before", 1)
     chat = hf.session("s1", title="First")

@@ -12,6 +12,8 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.entries import EntryPage
 from holdfast.records.events.envelope import Draft
 
+PAGE = 256
+
 
 def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
     """The deletions that the end of a session entails, by stream."""
@@ -35,8 +37,20 @@ def _ending(ports: Ports, acting: Acting, stream: str) -> list[str]:
         page = replace(page, after=more[-1])
 
 
-def clear_transients(ports: Ports, acting: Acting, streams: Iterable[str]) -> None:
+def scopes_in(ports: Ports, acting: Acting, session: str) -> list[str]:
+    """The streams in a session, whether anything was said in them or not, at the cost of their number."""
+    found: list[str] = []
+    below, after = f"{session}/", f"{session}/"
+    while heads := ports.journal.heads(acting.tenant, after, PAGE):
+        names = [head.stream for head in heads if head.stream.startswith(below)]
+        found += names
+        if len(names) < PAGE:
+            break
+        after = names[-1]
+    return found
+
+
+def clear_transients(ports: Ports, acting: Acting, session: str) -> None:
     """What lay over the entries of a session is gone with it."""
     if ports.transients is not None:
-        for stream in streams:
-            ports.transients.clear((acting.tenant, stream))
+        ports.transients.clear_below((acting.tenant, session))

@@ -17,7 +17,7 @@ from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFou
 from holdfast.flow import artifacts, redacting
 from holdfast.flow.change import change
 from holdfast.flow.conversing import Beside
-from holdfast.flow.lifetimes import clear_transients, ending_drafts
+from holdfast.flow.lifetimes import clear_transients, ending_drafts, scopes_in
 from holdfast.flow.showing import current, event_at, field
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
@@ -242,15 +242,20 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
         over = known.status == "closed" or (known.status == "closing" and not again)
         if over and not (reset and cause == "reset"):
             raise SessionClosed(f"Session {id!r} was closed already.")
-        if (known.status == "ended" and reset) or (quiet_at is not None and _busy(known, found, quiet_at)):
+        if quiet_at is not None and _busy(known, found, quiet_at):
             return {}
-        drafts = _ending(ports, known, session, found, cause, reset)
-        for stream, gone in ending_drafts(ports, acting, (session, *found)).items():
-            drafts[stream] = [*gone, *drafts[stream]]
-        clear_transients(ports, acting, (session, *found))
+        ended = known.status == "ended" and reset
+        drafts = {} if ended else _ending(ports, known, session, found, cause, reset)
+        for stream, gone in ending_drafts(ports, acting, states).items():
+            drafts[stream] = [*gone, *drafts.get(stream, ())]
         return drafts
 
-    return change(ports, acting, (session,), decide, needs=lines).appended is not None
+    def within(states: States) -> list[str]:
+        return list(dict.fromkeys((*lines(states), *scopes_in(ports, acting, session))))
+
+    changed = change(ports, acting, (session,), decide, needs=within)
+    clear_transients(ports, acting, session)
+    return changed.appended is not None
 
 
 def _busy(known: SessionState, lines: States, now: int) -> bool:

@@ -88,6 +88,13 @@ class Transients:
             self._less(place[0], gone)
             return gone
 
+    def clear_below(self, place: Place) -> None:
+        """Take all of a scope away, and of every scope that lies in it."""
+        tenant, scope = place
+        with self._lock:
+            for kept in [one for one in self._kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
+                self._less(tenant, len(self._kept.pop(kept)))
+
     def over(self, place: Place, now: int) -> Iterator[tuple[str, Stored]]:
         """What lies over the entries of a scope."""
         with self._lock:
