@@ -32,6 +32,7 @@ BAR = 5.5
 RAW = "raw apsw, four bodies in one statement and commit"
 MANY = "raw apsw, begin, executemany, commit"
 OURS = "session.append of four messages"
+INDEXED = "the same with the text index"
 TOOLS = "the same as one tool round: asked, called, result, reply"
 COUNTING = "of which counting tokens"
 APART = 1_000_000
@@ -98,9 +99,12 @@ def each(make: Callable[[int], Any], work: Callable[[Any], object], times: int, 
 
 def contenders(place: Path, stack: ExitStack, times: int) -> dict[str, Contender]:
     """Raw, holdfast, and counting alone."""
-    hf = stack.enter_context(holdfast.open(place / "append.db"))
+    # Without the text index, as raw and the peers: none of them can find a message. Beside it, with the index.
+    hf = stack.enter_context(holdfast.open(place / "append.db", settings=holdfast.Settings(index_text=0)))
     session, tools = (hf.session(name, system=SYSTEM, model=MODEL) for name in ("plain", "tools"))
-    for one in (session, tools):
+    indexing = stack.enter_context(holdfast.open(place / "append-indexed.db"))
+    indexed = indexing.session("plain", system=SYSTEM, model=MODEL)
+    for one in (session, tools, indexed):
         one.append(said(0, LONG))
     models = connect("memory:").models
     assert models is not None
@@ -112,6 +116,7 @@ def contenders(place: Path, stack: ExitStack, times: int) -> dict[str, Contender
     return {
         **bodies,
         OURS: each(said, session.append, times, APART),
+        INDEXED: each(said, indexed.append, times, 4 * APART),
         TOOLS: each(tool_round, tools.append, times, 2 * APART),
         COUNTING: each(lambda at: texts(at, MESSAGES), lambda all: [count(one) for one in all], times, 3 * APART),
     }
@@ -150,7 +155,7 @@ def lines(place: Path, peers: PeerProcess | None, quick: bool) -> list[Line]:
     notes: dict[str, str] = {}
     with ExitStack() as stack:
         ours = contenders(place, stack, times)
-        for name in (RAW, MANY, OURS, TOOLS):
+        for name in (RAW, MANY, OURS, INDEXED, TOOLS):
             for _ in range(WRAPPED // times):
                 ours[name]()
         theirs: dict[str, Contender] = {}
@@ -172,6 +177,7 @@ def _ours(samples: Samples) -> list[Line]:
     return [
         Line(what=RAW, value=_microseconds(samples, RAW), unit="us", note=f"synchronous=FULL; {MANY}: {took(MANY)}"),
         ratio_line(f"{OURS}, against raw", ratios(samples, OURS, RAW), at_most(BAR), took(OURS)),
+        ratio_line(f"{INDEXED}, against raw", ratios(samples, INDEXED, RAW), None, took(INDEXED)),
         ratio_line(f"{OURS}, against executemany", ratios(samples, OURS, MANY)),
         ratio_line(f"{OURS}, without counting", ratios(rest, "rest", RAW)),
         ratio_line(f"{TOOLS}, against raw", ratios(samples, TOOLS, RAW), None, took(TOOLS)),

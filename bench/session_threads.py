@@ -24,6 +24,7 @@ from bench.session_texts import role, text
 CALLERS = 8
 MADE = 100
 BAR = 1.3
+INDEXED = "holdfast with its text index"
 FAIR = 1 / 3
 
 
@@ -85,6 +86,11 @@ def lines(place: Path, peers: PeerProcess | None, quick: bool) -> list[Line]:
     return found
 
 
+def _takes(hf: holdfast.Holdfast, calls: int) -> list[Callable[[int], None]]:
+    sessions = [hf.session(f"thread-{index}", system=SYSTEM, model=MODEL) for index in range(CALLERS)]
+    return [turns(session, index, calls) for index, session in enumerate(sessions)]
+
+
 def _compared(
     place: Path, peers: PeerProcess | None, calls: int, bar: float | None, seconds: float, count: int
 ) -> list[Line]:
@@ -98,20 +104,28 @@ def _compared(
         durable[:] = [answer["durability"]]
         return answer["done"], answer["seconds"]
 
-    with holdfast.open(place / f"threads-{calls}.db") as hf:
-        sessions = [hf.session(f"thread-{index}", system=SYSTEM, model=MODEL) for index in range(CALLERS)]
-        takes = [turns(session, index, calls) for index, session in enumerate(sessions)]
+    # Without the text index, as the peer; and with it, which the peer has nothing like.
+    with (
+        holdfast.open(place / f"threads-{calls}.db", settings=holdfast.Settings(index_text=0)) as hf,
+        holdfast.open(place / f"indexed-{calls}.db") as indexing,
+    ):
+        takes = _takes(hf, calls)
         contenders = {"holdfast": _noted(lambda: rate(takes, seconds), ours)}
+        if bar is not None:
+            indexed = _takes(indexing, calls)
+            contenders[INDEXED] = _noted(lambda: rate(indexed, seconds), [])
         if peers is not None and OPENAI in peers.found:
             contenders[OPENAI] = _noted(asked, theirs)
         samples = rounds(contenders, count)
     how = f"eight threads, turns of {calls} {'calls' if calls > 1 else 'call'}"
-    rates = [f"{spread(values).median:,.0f}/s" for values in samples.values()]
+    rates = [f"{spread(values).median:,.0f}/s" for name, values in samples.items() if name != INDEXED]
     found = [Line(what=f"{how}: holdfast", value=spread(samples["holdfast"]).median, unit="turns/s")]
     if theirs:
         against = ratios(samples, "holdfast", OPENAI)
         note = f"{' and '.join(rates)}; theirs {durable[0]}; their slowest {spread(theirs).median:.2f} of the fastest"
         found = [ratio_line(f"{how}, against {OPENAI}", against, None if bar is None else at_least(bar), note)]
+        if bar is not None:
+            found.append(ratio_line(f"{how}, with the text index", ratios(samples, INDEXED, OPENAI)))
     share = spread(ours)
     note = f"half of the rounds {share}"
     fair = None if bar is None else at_least(FAIR)
