@@ -2,7 +2,7 @@
 
     records/    nouns: frozen records, no I/O
     core/       verbs: pure functions from records to records
-    ports.py    what the flows need from outside, as Protocols
+    ports.py    what the flows need from outside, as Protocols; journal_port.py the journal's
     ambient.py  the clock and randomness, read here and nowhere else
     flow/       one plain function per operation: load, decide, append, fold
     journal/    backends: memory, sqlite

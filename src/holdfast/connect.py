@@ -26,7 +26,8 @@ from holdfast.flow.redacting import check_hook
 from holdfast.flow.sinks import Sinks
 from holdfast.flow.states import StateCache
 from holdfast.flow.transients import Transients
-from holdfast.ports import Clock, Embedder, Ids, Journal, Models, Ports, Summarizer, Tokenizer
+from holdfast.journal_port import Journal
+from holdfast.ports import Clock, Embedder, Ids, Models, Ports, Summarizer, Tokenizer
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings

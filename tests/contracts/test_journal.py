@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.testing.journal_contract import JournalContract
 
 

@@ -17,7 +17,8 @@ from holdfast.connect import Beside, assemble
 from holdfast.flow import sessions
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import EndedConversation, Journal
+from holdfast.journal_port import Journal
+from holdfast.ports import EndedConversation
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints

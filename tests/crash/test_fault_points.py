@@ -13,7 +13,8 @@ import holdfast
 from holdfast.connect import assemble
 from holdfast.flow.change import change
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Acting, Journal
+from holdfast.journal_port import Journal
+from holdfast.ports import Acting
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
 from holdfast.testing.faults import Died, FaultPoints, die_everywhere

@@ -33,7 +33,7 @@ from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
 from holdfast.flow import steps
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.batches import Head
 from holdfast.records.frames import Limits, StreamState
 from holdfast.records.resume import Answer

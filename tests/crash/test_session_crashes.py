@@ -25,7 +25,7 @@ from holdfast.errors import InvalidValue, SessionClosed
 from holdfast.flow import artifacts, conversing, sessions
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints

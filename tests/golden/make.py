@@ -16,7 +16,7 @@ from random import Random
 from holdfast.core.codec import encode
 from holdfast.flow import artifacts, erasing, transfer
 from holdfast.journal.memory import MemoryJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
 from holdfast.records.scope import Scope

@@ -19,7 +19,7 @@ from holdfast.connect import assemble
 from holdfast.errors import HoldfastError, OutcomeUnknown, StaleEpoch
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings

@@ -18,7 +18,8 @@ from holdfast.connect import Beside, assemble
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import EndedConversation, Journal
+from holdfast.journal_port import Journal
+from holdfast.ports import EndedConversation
 from holdfast.records.messages import Message
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import SeededIds

@@ -33,7 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.frames import Frame, Limits, StreamState
 from holdfast.records.reports import Query

@@ -16,7 +16,7 @@ from holdfast.flow.change import change, state_of
 from holdfast.flow.states import StateCache
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.frames import StreamState
 from holdfast.records.settings import Settings

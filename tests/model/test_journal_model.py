@@ -27,7 +27,7 @@ from holdfast.flow import erasing
 from holdfast.flow.verify import verify
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken, StreamClosed
 from holdfast.records.reports import Query

@@ -14,7 +14,7 @@ from holdfast.flow.change import Decided
 from holdfast.flow.verify import verify
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.conversation_check import check_told
 from holdfast.testing.conversation_stories import ConversationStory

@@ -12,23 +12,15 @@ from holdfast.core.searchable import INDEXED_CHARS
 from holdfast.core.values import plain
 from holdfast.core.words import snippet, terms, text_of
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
+from holdfast.flow.searching import MOST_RESULTS, check_query
 from holdfast.flow.storing import Storage, needs, value_of
 from holdfast.records.entries import Edge, Match, Reached, SearchResult, Wanted
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Address, Scope
 
-MOST_RESULTS = 1_000
 MOST_REACHED = 100_000
-LONGEST_QUERY = 10_000
 CANDIDATES = 100
 """Best by words and best by meaning that are ranked together. Measured, more change next to nothing."""
-
-
-def check_query(query: object) -> str:
-    """What to look for: text of any kind."""
-    if not isinstance(query, str):
-        raise InvalidValue(f"query must be text, not {type(query).__name__}.")
-    return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
 
 
 def search(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:

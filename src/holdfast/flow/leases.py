@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 
 from holdfast.ambient import ProcessName, renew_in_child
 from holdfast.errors import ActorBusy, NotOwner, StaleEpoch
-from holdfast.ports import Clock, Journal
+from holdfast.journal_port import Journal
+from holdfast.ports import Clock
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import StreamState

@@ -18,6 +18,7 @@ from holdfast.fts import TextIndex
 from holdfast.journal.sqlite import connection as settings
 from holdfast.journal.sqlite.connections import Connections, discard
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
+from holdfast.journal.sqlite.schema import in_one_moment
 
 APPLICATION_ID = 0x68667374  # "hfst"
 SCHEMA = 1
@@ -131,14 +132,7 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
     """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
-    if connection.in_transaction:
-        return _recognise(connection, path)
-    # Of one moment: while another process makes this very file, it is empty or a store, never in between.
-    connection.execute("BEGIN")
-    try:
-        return _recognise(connection, path)
-    finally:
-        connection.execute("ROLLBACK")
+    return in_one_moment(connection, lambda: _recognise(connection, path))
 
 
 def _recognise(connection: apsw.Connection, path: Path) -> int:

@@ -12,7 +12,7 @@ from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import Conflict, KeyReused, Refused, StaleEpoch, StreamClosed, VersionConflict
 from holdfast.flow.change import Decided
 from holdfast.flow.verify import verify
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events import journal as journal_events
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import QuestionAnswered

@@ -13,7 +13,7 @@ from holdfast.core.tables import TABLES
 from holdfast.errors import Closed, Refused
 from holdfast.flow import erasing
 from holdfast.flow.verify import verify
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events.conversations import MessageAppended, MessageContent, ThreadOpened
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import StreamState

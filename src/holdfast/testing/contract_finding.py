@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import StaleEpoch
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.tables import PROJECTIONS
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events.envelope import Draft, StoredEvent
 from holdfast.records.events.frames import FramePushed, GoalContent
 from holdfast.records.ids import ulid_text

@@ -11,7 +11,7 @@ from holdfast.core.codec import decode_event
 from holdfast.core.fold import fold_all
 from holdfast.errors import Closed, NotFound
 from holdfast.flow import artifacts
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Query
 from holdfast.testing.contract_kit import ACTOR, OTHER, STREAM, Fixtures, pushed, stored

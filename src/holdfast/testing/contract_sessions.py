@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.flow import erasing
 from holdfast.flow.change import Decided
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.events import conversations as said
 from holdfast.records.events.envelope import Draft
 from holdfast.records.rows import SessionQuery, SessionRow

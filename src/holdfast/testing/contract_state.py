@@ -12,7 +12,7 @@ from holdfast.core.codec import decode, decode_event
 from holdfast.core.searchable import TextSearch
 from holdfast.core.words import terms
 from holdfast.flow import erasing
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft, StoredEvent

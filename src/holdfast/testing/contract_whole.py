@@ -15,7 +15,7 @@ from holdfast.core.place import new_head
 from holdfast.errors import KeyReused, NotFound, Refused, Unsupported
 from holdfast.flow import artifacts, erasing, transfer
 from holdfast.flow.verify import verify
-from holdfast.ports import Journal
+from holdfast.journal_port import Journal
 from holdfast.records.ids import ulid_text
 from holdfast.testing.contract_kit import STREAM, Fixtures, dump, stored
 from holdfast.testing.stories import Story

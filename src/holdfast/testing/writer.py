@@ -8,7 +8,8 @@ from typing import Any
 
 from holdfast.connect import assemble
 from holdfast.flow.change import Decided, append, sealed_batch
-from holdfast.ports import Acting, Clock, Ids, Journal, Ports
+from holdfast.journal_port import Journal
+from holdfast.ports import Acting, Clock, Ids, Ports
 from holdfast.records.batches import Appended, Artifact, Batch
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.settings import Settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -43,12 +44,16 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
     """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
+    return in_one_moment(connection, lambda: _recognise(connection, path))
+
+
+def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
+    """What is seen in one transaction: while another process makes a file, it is empty or whole, never in between."""
     if connection.in_transaction:
-        return _recognise(connection, path)
-    # Of one moment: while another process makes this very file, it is empty or a journal, never in between.
+        return look()
     connection.execute("BEGIN")
     try:
-        return _recognise(connection, path)
+        return look()
     finally:
         connection.execute("ROLLBACK")
 
