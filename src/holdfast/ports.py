@@ -6,7 +6,7 @@ error into holdfast's own. The public contract suites in `holdfast.testing` say 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.journal_port import Journal
 from holdfast.records.effects import DeclaredEffect
-from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Revision, Stored, Wanted
 from holdfast.records.events.envelope import Draft, Event, Trust
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
@@ -236,6 +236,30 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
+
+
+class KeyedStore(Store, Protocol):
+    """What a store that declares `keys` offers besides."""
+
+    def answered(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
+        """What a call with this idempotency key made before; None if there was none, KeyReused if it was another."""
+
+
+class TellingStore(Store, Protocol):
+    """What a store that declares `history` offers besides."""
+
+    def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
+        """What a key held, newest first."""
+
+    def scopes(self, now: int, after: str, limit: int) -> list[str]:
+        """Scopes that have entries, in order, after one of them."""
+
+
+class DatalogStore(Store, Protocol):
+    """What a store that declares `datalog` offers besides."""
+
+    def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What a script finds; it can only read."""
 
 
 class Models(Protocol):

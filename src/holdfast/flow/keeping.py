@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from holdfast.core.values import plain
 from holdfast.core.words import text_of
 from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
 from holdfast.flow.storing import Storage, live, needs, stored_entries, value_of
+from holdfast.ports import KeyedStore
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.scope import Address, Scope
 
@@ -89,8 +90,7 @@ def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
 
 def answered(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
     """The version that an earlier call with this idempotency key made, if one was; KeyReused if it was another call."""
-    ask: Callable[..., int | None] = storage.store.answered  # type: ignore[attr-defined]
-    return ask(scope, key, once, given, reducer)
+    return cast(KeyedStore, storage.store).answered(scope, key, once, given, reducer)
 
 
 def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:

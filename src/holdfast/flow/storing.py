@@ -5,8 +5,7 @@ A backend keeps bytes and compares versions; what a key is, what is over and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from holdfast.core.codec import decode
 from holdfast.core.value_types import as_type
 from holdfast.core.values import plain
 from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
-from holdfast.ports import Clock, Embedder, Store, Transients
+from holdfast.ports import Clock, DatalogStore, Embedder, Store, TellingStore, Transients
 from holdfast.records.entries import Entry, EntryPage, Revision, Stored
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
@@ -152,15 +151,13 @@ def history(storage: Storage, scope: Address, key: str, limit: int | None = None
     """What a key held, newest first."""
     needs(storage, "history", "history")
     most = None if limit is None else rules.check_limit("limit", limit)
-    told: Callable[[str, str, int | None], list[Revision]] = storage.store.history  # type: ignore[attr-defined]
-    return told(Scope.of(scope).text, rules.check_entry_key(key), most)
+    return cast(TellingStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
 
 
 def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
     """Scopes that have entries, in order, after one of them."""
-    told: Callable[[int, str, int], list[str]] | None = getattr(storage.store, "scopes", None)
-    if told is None:
-        raise Unsupported("This store does not list its scopes. The journaled one does: hf.state.scopes().")
+    needs(storage, "history", "a list of its scopes; hf.state does")
+    told = cast(TellingStore, storage.store).scopes
     most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
     now, found = storage.clock.now_ms(), list[str]()
     last = "" if after is None else Scope.of(after).text
@@ -177,5 +174,4 @@ def datalog(storage: Storage, script: str, params: dict[str, Any] | None = None)
     needs(storage, "datalog", "Datalog")
     if not isinstance(script, str):
         raise InvalidValue(f"script must be text, not {type(script).__name__}.")
-    ask: Callable[[str, dict[str, Any]], dict[str, Any]] = storage.store.datalog  # type: ignore[attr-defined]
-    return ask(script, plain(params or {}))
+    return cast(DatalogStore, storage.store).datalog(script, plain(params or {}))
