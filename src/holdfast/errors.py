@@ -7,6 +7,7 @@
     │   │   └── ValueMismatch       what is stored does not fit the type asked for
     │   ├── ToolPairingError    a result that answers no open call
     │   ├── BudgetTooSmall      not even the least fits; `required` says what would
+    │   ├── EvidenceFailed      evidence cannot be read; `handle` names it, `reason` says why
     │   ├── RedactionFailed     the redaction hook raised, or gave no text
     │   ├── SessionClosed       the session takes no more messages
     │   ├── TooLarge            over one of the size limits
@@ -57,7 +58,8 @@
     └── EffectFailed        a model, tool or sink failed; the failure is journaled too
         ├── EffectRefused       a sink will never take this effect
         ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
-        └── SummaryFailed       the summarizer failed or said nothing; nothing was changed
+        ├── SummaryFailed       the summarizer failed or said nothing; nothing was changed
+        └── StrategyFailed      a compaction strategy of yours failed or broke a rule; nothing was changed
 
 The docstring of an error is its default message and says what to do. No driver
 exception crosses a port: backends translate before they raise.
@@ -100,6 +102,14 @@ class BudgetTooSmall(Refused):
 
     def __init__(self, message: str | None = None, *, required: int = 0) -> None:
         self.required = required
+        super().__init__(message)
+
+
+class EvidenceFailed(Refused):
+    """Evidence cannot be read. Attach what it should lead to, lower its priority, or detach it."""
+
+    def __init__(self, message: str | None = None, *, handle: str = "", reason: str = "", erased: bool = False) -> None:
+        self.handle, self.reason, self.erased = handle, reason, erased
         super().__init__(message)
 
 
@@ -343,3 +353,7 @@ class RetryLater(EffectFailed):
 
 class SummaryFailed(EffectFailed):
     """The summarizer failed or said nothing. Nothing was changed; try again, or use another summarizer."""
+
+
+class StrategyFailed(EffectFailed):
+    """A compaction strategy failed or broke a rule. Nothing was changed; correct it, or use another."""

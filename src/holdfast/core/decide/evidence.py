@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import get_args
 
 from holdfast.core.decide.amounts import whole
+from holdfast.core.fencing import TRUSTED, lowest
 from holdfast.core.stack import live_frame
+from holdfast.core.strategies import priority_of
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft
@@ -23,20 +25,33 @@ def add_handle(
     handle_id: str,
     kind: str,
     *,
-    priority: str = "medium",
+    priority: str | None = None,
+    policy: str | None = None,
     tokens: int | None = None,
     trust: str | None = None,
+    by: str = "system",
     call: str | None = None,
     content: frames.HandleContent,
 ) -> list[Draft]:
-    """Attach evidence; a handle that is there already is changed in place and keeps its position."""
+    """Attach evidence; a handle that is there already is changed in place and keeps its position.
+
+    Without a priority its policy says which it has. `by` is the trust of who attaches it: nobody declares more than
+    their own.
+    """
     check_id(handle_id, "handle")
     if kind not in KINDS:
         raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(KINDS)}.")
+    priority = priority_of(policy, priority)
     if not isinstance(priority, str) or priority not in PRIORITY_SCORE:
         raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
     if trust is not None and trust not in TRUST_LEVELS:
         raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
+    vouched = lowest(trust or by, by)
+    if priority == "critical" and vouched not in TRUSTED:
+        raise InvalidValue(
+            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
+            "must show. Attach it as high."
+        )
     frame = live_frame(state, frame_id)
     known = frame.handles.get(handle_id)
     newest = max((handle.position for handle in frame.handles.values()), default=0)
@@ -47,6 +62,7 @@ def add_handle(
         priority=PRIORITY_SCORE[priority],
         position=newest + 1 if known is None else known.position,
         tokens=None if tokens is None else whole(tokens, "tokens"),
+        policy=policy,
         trust=trust,
         call=call,
     )

@@ -1,0 +1,143 @@
+"""Files as evidence: text below one folder and nowhere else, whatever is asked for.
+
+Every folder on the way is opened from the one above it and no link is followed, so nothing that is named,
+planted or swapped meanwhile leads out. What is read is a plain file of UTF-8 text within a limit. Errors
+name the document as it was asked for, never where the folder is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import HoldfastError, InvalidValue, NotFound, TooLarge, Unavailable, Unsupported
+
+MAX_BYTES: Final = 1_000_000
+MOST_CHARS: Final = 1_024
+MOST_NAMES: Final = 32
+_ONLY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+# Not waiting: a pipe that was swapped in would keep the caller for ever.
+_FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
+_LINKED: Final = frozenset({errno.ELOOP, errno.EMLINK})
+
+
+class DocumentRoot:
+    """A folder whose files may be shown to models; `read("notes/a.md")` gives the text of one.
+
+    A file of more than `max_bytes` is refused rather than cut.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidValue("path must be the folder whose files may be read.")
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
+            raise InvalidValue(f"max_bytes must be a whole number of at least 1, not {max_bytes!r:.40}.")
+        if os.open not in os.supports_dir_fd or not getattr(os, "O_NOFOLLOW", 0):
+            raise Unsupported("This system cannot open files so that links are never followed. Attach texts instead.")
+        self._root = Path(path).absolute()
+        self._max_bytes = max_bytes
+        if not self._root.is_dir():
+            raise NotFound(f"{os.fspath(path)!r} is not a folder. Make it, or name another.")
+
+    def read(self, path: str) -> str:
+        """The text of a file, named by its path below the folder with `/` between the names."""
+        names = _names(path)
+        with _reporting(path), _opened(self._root, names) as handle:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise _no_file(path)
+            body = _bytes(handle, self._max_bytes + 1)
+        if len(body) > self._max_bytes:
+            raise TooLarge(
+                f"{path!r:.80} has more than {self._max_bytes:,} bytes. Attach a part of it, or raise max_bytes."
+            )
+        try:
+            text = body.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            raise InvalidValue(f"{path!r:.80} is not UTF-8 text. Attach a text that was made from it.")
+        return text
+
+    def __repr__(self) -> str:
+        return f"DocumentRoot({self._root.name!r})"
+
+
+def _names(path: object) -> list[str]:
+    """The names on the way to a file; refuses what is not a plain path below the folder."""
+    if not isinstance(path, str) or not path or len(path) > MOST_CHARS:
+        raise InvalidValue(f"A document is named by its path: a text of 1 to {MOST_CHARS:,} characters.")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(f"{path!r:.80} is not Unicode. Name the document as it is called.") from None
+    names = path.split("/")
+    if not path.isprintable() or "\\" in path or ":" in names[0] or len(names) > MOST_NAMES:
+        raise InvalidValue(f"{path!r:.80} is no path of a document. Write names with / between them.")
+    if any(name in ("", ".", "..") for name in names):
+        raise InvalidValue(f"{path!r:.80} must lead down from the folder: not from /, and not through . or ..")
+    return names
+
+
+@contextmanager
+def _opened(root: Path, names: list[str]) -> Iterator[int]:
+    """A file below a folder, each step from the last one."""
+    handle = os.open(root, _FOLDER)
+    try:
+        for name in names[:-1]:
+            below = _step(handle, name, _FOLDER)
+            os.close(handle)
+            handle = below
+        file = _step(handle, names[-1], _FILE)
+        os.close(handle)
+        handle = file
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _step(above: int, name: str, how: int) -> int:
+    """One name further. It is looked at first, as opening a device may already do something."""
+    mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if how == _FILE and not stat.S_ISREG(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return os.open(name, how | _ONLY, dir_fd=above)
+
+
+def _bytes(handle: int, most: int) -> bytes:
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        return file.read(most)
+
+
+@contextmanager
+def _reporting(path: str) -> Iterator[None]:
+    """What the operating system says, without where the folder is."""
+    try:
+        yield
+    except OSError as error:
+        raise _translated(error, path) from None
+
+
+def _translated(error: OSError, path: str) -> HoldfastError:
+    if error.errno in _LINKED:
+        return InvalidValue(f"{path!r:.80} leads through a link, and none is followed. Copy the file into the folder.")
+    if error.errno in _MISSING:
+        return NotFound(f"There is no document {path!r:.80}. Check its path below the folder.")
+    if error.errno in (errno.EISDIR, errno.ENXIO):
+        return _no_file(path)
+    if error.errno in _DENIED:
+        return NotFound(f"{path!r:.80} may not be read here. Check the permissions of the file.")
+    return Unavailable(f"{path!r:.80} cannot be read now ({error.strerror}). Try again later.")
+
+
+def _no_file(path: str) -> InvalidValue:
+    return InvalidValue(f"{path!r:.80} is not a plain file. Name a file below the folder.")

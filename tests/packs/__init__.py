@@ -1,0 +1,1 @@
+"""Context packs: what fits, what is shown, why, and again."""
