@@ -9,7 +9,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,11 +16,11 @@ from holdfast.ambient import renew_in_child
 from holdfast.core.admit import half_written, refusal, repeats
 from holdfast.core.chain import content_mac
 from holdfast.core.codec import decode_facts
-from holdfast.core.place import head_after, new_head, place
+from holdfast.core.place import new_head, place
 from holdfast.core.project import project
 from holdfast.core.searchable import SAID
-from holdfast.errors import Closed, NotFound, Refused, Unsupported
-from holdfast.journal.memory_reading import MemoryReading
+from holdfast.errors import Closed, NotFound, Unsupported
+from holdfast.journal.memory_copying import MemoryCopying
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
@@ -34,7 +33,7 @@ from holdfast.records.settings import Settings
 Stream = tuple[str, str]
 
 
-class MemoryJournal(MemoryReading):
+class MemoryJournal(MemoryCopying):
     """Events, heads and rows in lists and dicts under one lock."""
 
     capabilities: frozenset[str] = frozenset()
@@ -54,7 +53,9 @@ class MemoryJournal(MemoryReading):
 
     def _forget(self) -> None:
         """An empty journal."""
-        self._events: list[StoredEvent] = []
+        self._events: dict[int, StoredEvent] = {}
+        self._position = 0
+        self._unindexed: list[StoredEvent] = []
         self._streams: dict[Stream, list[int]] = {}
         self._heads: dict[Stream, Head] = {}
         self._keys: dict[tuple[str, str, str], int] = {}
@@ -108,7 +109,7 @@ class MemoryJournal(MemoryReading):
         if part.key is not None:
             return self.by_key(tenant, part.stream, part.key)
         seq = self._ids.get((tenant, part.events[0].id))
-        return [] if seq is None else self._events[seq - 1 : seq - 1 + len(part.events)]
+        return [] if seq is None else self._from(seq, len(part.events))
 
     def _write(self, batch: Batch, heads: dict[str, Head]) -> Appended:
         before = self._tables.mark()
@@ -120,7 +121,7 @@ class MemoryJournal(MemoryReading):
                 self._tables.known_artifacts.add((batch.tenant, artifact.name))
             for part in batch.parts:
                 head = heads[part.stream]
-                seq = len(self._events) + len(written) + 1
+                seq = self._position + len(written) + 1
                 events, after = place(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
                 for event in events:
                     self._project(event)
@@ -147,7 +148,8 @@ class MemoryJournal(MemoryReading):
 
     def _keep(self, events: Iterable[StoredEvent]) -> None:
         for event in events:
-            self._events.append(event)
+            self._events[event.seq] = event
+            self._position = event.seq
             self._streams.setdefault((event.tenant, event.stream), []).append(event.seq)
             self._ids[event.tenant, event.id] = event.seq
             if event.key is not None:
@@ -190,7 +192,7 @@ class MemoryJournal(MemoryReading):
             known = next((s for s in self._subjects.get(tenant, ()) if s.name == subject), None)
             if known is None:
                 raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
-            theirs = [event for event in self._events if event.tenant == tenant and event.subject == known.id]
+            theirs = [event for event in self._events.values() if event.tenant == tenant and event.subject == known.id]
             places = {(event.stream, event.version) for event in theirs}
             doomed = self._only_referred_from(tenant, places)
             count = sum(event.content is not None for event in theirs)
@@ -203,13 +205,13 @@ class MemoryJournal(MemoryReading):
             for stored in theirs:
                 if stored.content is not None and stored.salt is not None:
                     mac = content_mac(stored.salt, stored.content)
-                    self._events[stored.seq - 1] = replace(stored, content=None, salt=None, mac=mac)
+                    self._events[stored.seq] = replace(stored, content=None, salt=None, mac=mac)
             seqs = [stored.seq for stored in theirs]
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:
                 # Short messages are indexed with the end of what was said before them: all of these lines anew.
                 lines = {stored.stream for stored in theirs if stored.type == SAID}
-                said = [self._events[seq - 1] for line in sorted(lines) for seq in self._streams[tenant, line]]
+                said = [self._events[seq] for line in sorted(lines) for seq in self._streams[tenant, line]]
                 self._texts.forget(tenant, seqs)
                 self._index(event for event in said if event.type == SAID)
             for name in doomed:
@@ -240,7 +242,7 @@ class MemoryJournal(MemoryReading):
             fresh.known_artifacts = set(self._artifacts)
             self._tables, old = fresh, self._tables
             try:
-                for done, event in enumerate(self._events, 1):
+                for done, event in enumerate(self._events.values(), 1):
                     self._project(event)
                     if progress is not None and done % 1000 == 0:
                         progress(done, len(self._events))
@@ -256,36 +258,6 @@ class MemoryJournal(MemoryReading):
         with self._open():
             found = [(tenant, artifact) for (tenant, _), artifact in sorted(self._artifacts.items())]
         return iter(found)
-
-    def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
-        with self._open():
-            if self._events or self._subjects or self._artifacts:
-                raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
-            count = 0
-            try:
-                for tenant, item in items:
-                    count += self._restore(tenant, item)
-            except BaseException:
-                self._forget()
-                raise
-            self.secret = secret
-            return count
-
-    def _restore(self, tenant: str, item: Any) -> int:
-        if isinstance(item, Subject):
-            self._subjects.setdefault(tenant, []).append(item)
-        elif isinstance(item, Artifact):
-            self._artifacts[tenant, item.name] = item
-            self._tables.known_artifacts.add((tenant, item.name))
-        else:
-            if item.seq != len(self._events) + 1:
-                raise Refused(f"Event {item.seq} does not follow event {len(self._events)}: this copy has a gap.")
-            self._keep([item])
-            self._project(item)
-            self._index([item])
-            self._heads[tenant, item.stream] = head_after(self._head(tenant, item.stream), item)
-            return 1
-        return 0
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         raise Unsupported("A journal in memory has no file to back up. Use export, or open a file.")

@@ -8,20 +8,20 @@ from typing import Any
 
 from holdfast.core.codec import decode_facts
 from holdfast.core.searchable import KEPT, SAID, Hit, TextSearch
-from holdfast.journal import conversations_in_memory as in_memory
 from holdfast.journal import state_in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.rows import Found, Row, Span
+from holdfast.records.rows import Found, Row
 
 
 class MemoryFinding:
     """The part of a journal in memory that looks things up."""
 
-    _events: list[StoredEvent]
+    _events: dict[int, StoredEvent]
+    _unindexed: list[StoredEvent]
     _streams: dict[tuple[str, str], list[int]]
     _tables: MemoryTables
     _texts: MemoryTexts | None
@@ -34,11 +34,18 @@ class MemoryFinding:
         if self._texts is not None:
             self._texts.index(events, self._said_before, self._kept_before)
 
+    def _catch_up(self) -> None:
+        """What was only copied in is indexed when it is first searched."""
+        for event in self._unindexed:
+            self._index([event])
+        self._unindexed = []
+
     def _said_before(self, event: StoredEvent) -> bytes | None:
-        span = Span(table="messages", until=event.version - 1, limit=event.version, backwards=True)
-        rows = in_memory.span(self._tables, event.tenant, event.stream, span)
-        version = next((row["version"] for row in rows if row["retracted"] is None), None)
-        return None if version is None else self._at(event.tenant, event.stream, version).content
+        for version in range(event.version - 1, 0, -1):
+            row = self._tables.row(event.tenant, event.stream, "messages", (version,))
+            if row is not None and row["retracted"] is None:
+                return self._at(event.tenant, event.stream, version).content
+        return None
 
     def _kept_before(self, event: StoredEvent, key: str) -> int | None:
         versions = state_in_memory.revisions(self._tables, event.tenant, event.stream, key, event.version)
@@ -56,7 +63,7 @@ class MemoryFinding:
 
     def _at(self, tenant: str, stream: str, version: Any) -> StoredEvent:
         seq: int = self._streams[tenant, stream][version - 1]
-        return self._events[seq - 1]
+        return self._events[seq]
 
     def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
         with self._open():
@@ -91,10 +98,11 @@ class MemoryFinding:
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():
+            self._catch_up()
             return [] if self._texts is None else self._texts.search(tenant, search, self._hit)
 
     def _hit(self, seq: int, score: float) -> Hit:
-        event = self._events[seq - 1]
+        event = self._events[seq]
         message: Any = self._tables.row(event.tenant, event.stream, "messages", (event.version,)) or {}
         line: Any = self._tables.row(event.tenant, event.stream, "threads", ()) or {}
         facts = decode_facts(event.type, event.schema, event.facts)
@@ -111,13 +119,13 @@ class MemoryFinding:
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         with self._open():
-            return [self._hit(seq, 0.0) for seq in seqs if self._events[seq - 1].tenant == tenant]
+            return [self._hit(seq, 0.0) for seq in seqs if self._events[seq].tenant == tenant]
 
     def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         with self._open():
             newest = self._vectors.newest((tenant, stream, embedder))
             seqs = [seq for seq in self._streams.get((tenant, stream), ()) if seq > newest]
-            events = [event for event in (self._events[seq - 1] for seq in seqs) if event.type in (SAID, KEPT)]
+            events = [event for event in (self._events[seq] for seq in seqs) if event.type in (SAID, KEPT)]
             standing = (self._hit(event.seq, 0.0) for event in events)
             found = [hit.event for hit in standing if hit.event.content and (hit.event.type == SAID or hit.current)]
             return found[:limit]
@@ -128,7 +136,7 @@ class MemoryFinding:
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         with self._open():
-            self._vectors.keep((tenant, stream, embedder), [row for row in rows if self._events[row[0] - 1].content])
+            self._vectors.keep((tenant, stream, embedder), [row for row in rows if self._events[row[0]].content])
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
         with self._open():

@@ -26,6 +26,7 @@ class MemoryReading(MemoryFinding):
     _ids: dict[tuple[str, bytes], int]
     _subjects: dict[str, list[Subject]]
     _renewals: dict[Stream, int]
+    _position: int
     _watchers: list[Callable[[], None]]
 
     def head(self, tenant: str, stream: str) -> Head | None:
@@ -63,7 +64,7 @@ class MemoryReading(MemoryFinding):
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self._open():
             seq = self._ids.get((tenant, id))
-            return None if seq is None else self._events[seq - 1]
+            return None if seq is None else self._events[seq]
 
     def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
         with self._open():
@@ -107,10 +108,11 @@ class MemoryReading(MemoryFinding):
     def read(self, query: Query) -> list[StoredEvent]:
         with self._open():
             if query.stream is None:
-                found = [event for event in self._events if event.tenant == query.tenant and _within(query, event.seq)]
+                events = self._events.values()
+                found = [event for event in events if event.tenant == query.tenant and _within(query, event.seq)]
             else:
                 seqs = self._streams.get((query.tenant, query.stream), [])
-                found = [self._events[seq - 1] for seq in seqs if _within(query, self._events[seq - 1].version)]
+                found = [self._events[seq] for seq in seqs if _within(query, self._events[seq].version)]
             if query.types:
                 found = [event for event in found if event.type in query.types]
             if query.backwards:
@@ -122,8 +124,11 @@ class MemoryReading(MemoryFinding):
             seq = self._keys.get((tenant, stream, key))
             if seq is None:
                 return []
-            first = self._events[seq - 1]
-            return [self._events[seq - 1 + offset] for offset in range(first.rest + 1)]
+            return self._from(seq, self._events[seq].rest + 1)
+
+    def _from(self, seq: int, count: int) -> list[StoredEvent]:
+        """The events of one append in one stream, as far as they are held."""
+        return [self._events[at] for at in range(seq, seq + count) if at in self._events]
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -132,7 +137,7 @@ class MemoryReading(MemoryFinding):
 
     def position(self) -> int:
         with self._open():
-            return len(self._events)
+            return self._position
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._watchers.append(callback)
