@@ -26,6 +26,7 @@ from holdfast.core import stack
 from holdfast.flow import frames as flow
 from holdfast.flow import owning
 from holdfast.flow.change import Decided, append
+from holdfast.flow.pushing import push
 from holdfast.ports import Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSpent, OutcomeContent
@@ -44,7 +45,7 @@ LONG = "actor/long"
 
 def bodies(ports: Ports) -> list[bytes]:
     """The bytes of one push and of one pop: facts and content."""
-    frame = flow.push(ports, ACTING, "actor/payload", GOAL, tokens=1000)
+    frame = push(ports, ACTING, "actor/payload", GOAL, tokens=1000)
     flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
     stored = ports.journal.read(Query(tenant=ACTING.tenant, stream="actor/payload"))
     return [event.facts + (event.content or b"") for event in stored]
@@ -54,14 +55,14 @@ def ways(ports: Ports) -> dict[str, Callable[[], object]]:
     """Ways to push and pop one frame."""
     numbers = itertools.count()
     index = Holdfast(ports, ACTING, owner=False).index
-    roots = [flow.push(ports, ACTING, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
+    roots = [push(ports, ACTING, f"actor/roots-{number}", GOAL, tokens=10**9) for number in range(STREAMS)]
 
     def plain() -> None:
-        frame = flow.push(ports, ACTING, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
+        frame = push(ports, ACTING, f"actor/flow-{next(numbers) % STREAMS}", GOAL, tokens=1000)
         flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
 
     def child() -> None:
-        frame = flow.push(ports, ACTING, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
+        frame = push(ports, ACTING, None, GOAL, parent=roots[next(numbers) % STREAMS], tokens=1000)
         flow.pop(ports, ACTING, frame, "completed", OutcomeContent(summary="done"))
 
     def through_the_index() -> None:
@@ -130,9 +131,9 @@ def grow(ports: Ports, events: int) -> None:
     """A long history of one actor, in its own stream."""
     live = ports.journal.load(ACTING.tenant, LONG).frames
     if not live:
-        root = flow.push(ports, ACTING, LONG, GOAL, tokens=10**9)
-        child = flow.push(ports, ACTING, None, GOAL, parent=root, tokens=10**6)
-        flow.push(ports, ACTING, None, GOAL, parent=child, tokens=10**3)
+        root = push(ports, ACTING, LONG, GOAL, tokens=10**9)
+        child = push(ports, ACTING, None, GOAL, parent=root, tokens=10**6)
+        push(ports, ACTING, None, GOAL, parent=child, tokens=10**3)
     leaf = stack.leaves(ports.journal.load(ACTING.tenant, LONG).frames)[0].id
     spent = Draft(type="frame.spent", facts=FrameSpent(frame=leaf, usage=Usage(output=1)))
     while (missing := events - ports.journal.position()) > 0:

@@ -14,6 +14,7 @@ Run the same code again with the same keys and it goes on where it stood.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from holdfast.core import stack
 from holdfast.core.codec import decode_event
+from holdfast.core.decide import inheriting
 from holdfast.core.decide import questions as rules
 from holdfast.core.values import plain, words
 from holdfast.errors import (
@@ -38,14 +40,14 @@ from holdfast.errors import (
     Unavailable,
     Waiting,
 )
-from holdfast.flow import asking, frames, owning, showing
+from holdfast.flow import asking, frames, owning, pushing, showing
 from holdfast.flow.redacting import clean
 from holdfast.ports import Acting, Ports
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import LIVE, Limits, Question
-from holdfast.records.ids import check_key
+from holdfast.records.ids import check_id, check_key
 from holdfast.records.resume import FrameInfo
 from holdfast.records.scope import Scope, parse_scope
 
@@ -69,6 +71,7 @@ class Block:
         inputs: Any = None,
         tokens: float | None = None,
         limits: Limits | None = None,
+        inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> None:
         if on_error not in ON_ERROR:
@@ -76,6 +79,7 @@ class Block:
         self._ports, self._acting, self._stream = ports, acting, stream
         self._content = GoalContent(goal=goal, inputs=plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
+        self._inherit = inheriting.handle_names(inherit)
         self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
         self._id: str | None = None
         self._epoch: int | None = None
@@ -135,7 +139,7 @@ class Block:
         self._claimed = True
 
     def _push(self, *, lease: bool) -> str:
-        return frames.push(
+        return pushing.push(
             self._ports,
             self._acting,
             self._stream,
@@ -144,6 +148,7 @@ class Block:
             tokens=self._tokens,
             limits=self._limits,
             default=self._default_limits(),
+            inherit=self._inherit,
             key=self._key,
             lease=lease,
         )
@@ -275,6 +280,10 @@ class Block:
             if error is None:
                 raise
             error.add_note(f"The lease of {self._stream} could not be given back: {second}")
+
+    def _own(self, key: str | None) -> str | None:
+        """A key of this frame's own: another frame may use the same word."""
+        return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
 
     # what it is
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.core.effects import SIGNAL_TYPE, subject_of, typed
 from holdfast.core.values import plain
 from holdfast.errors import EffectRefused, VersionConflict
-from holdfast.flow import asking, frames
+from holdfast.flow import asking, frames, pushing
 from holdfast.flow.applying import Drafts, Plan
 from holdfast.flow.change import Decided, States, append, change
 from holdfast.flow.sinks import effect_key
@@ -55,7 +55,7 @@ def _handoff(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any
 def _push(ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent: str | None = None) -> str:
     """A frame under the effect's own id, so that the second time it is known."""
     content = GoalContent(goal=effect.goal, inputs=plain(effect.inputs), metadata=plain(effect.metadata))
-    return frames.push(
+    return pushing.push(
         ports,
         acting,
         actor_scope(actor, effect.session),
@@ -78,7 +78,9 @@ def _approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: An
     if frame is None:
         content = GoalContent(goal=effect.question)
         place = actor_scope(effect.actor, effect.session)
-        frame = frames.push(ports, acting, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
+        frame = pushing.push(
+            ports, acting, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame"
+        )
     asked = asking.suspend(
         ports,
         acting,

@@ -9,21 +9,23 @@ from msgspec.structs import replace
 
 from holdfast.core.counting import framing_of
 from holdfast.core.decide.lines import append_messages, begin_anew, is_over
-from holdfast.core.said import TRUST
-from holdfast.errors import Conflict, InvalidMessage, Refused
+from holdfast.core.said import TRUST, policy_beside
+from holdfast.errors import Conflict, InvalidMessage, InvalidValue, Refused
 from holdfast.flow import artifacts
 from holdfast.flow.change import Changed, change, state_of
 from holdfast.flow.lines import APPENDED, decoded, session_of
 from holdfast.flow.preparing import Prepared, Preparing
-from holdfast.flow.showing import current
+from holdfast.flow.showing import current, stream_of
 from holdfast.ports import Acting, Models, Ports, Tokenizer
 from holdfast.records.batches import Artifact
+from holdfast.records.events.conversations import ThreadOpened
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import StreamState
 from holdfast.records.lines import Line
 from holdfast.records.messages import Message
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
+from holdfast.records.scope import parse_scope
 
 
 def models(ports: Ports) -> Models:
@@ -33,11 +35,17 @@ def models(ports: Ports) -> Models:
 
 
 def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
-    """How a session's tokens are counted, and for which model."""
-    session = state_of(ports, acting, session_of(stream)).session
+    """How the tokens of a line are counted, and for which model."""
+    session = state_of(ports, acting, session_behind(ports, acting, stream)).session
     info = models(ports).info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
     return models(ports).tokenizer(name or info.tokenizer), info
+
+
+def session_behind(ports: Ports, acting: Acting, stream: str) -> str:
+    """The session's stream of a line; for a frame's own line, that of the session which its actor works in."""
+    frame = parse_scope(stream).get("frame")
+    return session_of(stream if frame is None else stream_of(ports, acting, frame))
 
 
 TRIES = 100
@@ -53,6 +61,13 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """The model that the session will have, for counting."""
 
 
+class Saying(msgspec.Struct, frozen=True, kw_only=True):
+    """Who says something, if it is a frame: where that one lives, and what refuses it once it has ended."""
+
+    home: str
+    check: Callable[[], None]
+
+
 def append(
     ports: Ports,
     acting: Acting,
@@ -61,10 +76,20 @@ def append(
     *,
     key: str | None = None,
     pinned: bool = False,
+    policy: str | None = None,
     progress: Progress | None = None,
+    saying: Saying | None = None,
 ) -> list[Message]:
     """Messages at the end of a line, all or none, as they are stored."""
-    return append_beside(ports, acting, stream, messages, key=key, pinned=pinned, progress=progress)[0]
+    told = policy_given(pinned, policy)
+    return append_beside(ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
+
+
+def policy_given(pinned: bool, policy: str | None) -> str | None:
+    """What may become of messages, said in one of two ways."""
+    if pinned and policy not in (None, "pinned"):
+        raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
+    return "pinned" if pinned else policy
 
 
 def append_beside(
@@ -75,17 +100,19 @@ def append_beside(
     *,
     key: str | None = None,
     pinned: bool = False,
+    policy: str | None = None,
     progress: Progress | None = None,
     beside: Beside | None = None,
+    saying: Saying | None = None,
 ) -> tuple[list[Message], bool]:
     """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
     tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
     preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
-    prepared = preparing.all(messages, pinned=pinned, progress=progress)
+    prepared = preparing.all(messages, policy=policy_given(pinned, policy), progress=progress)
     try:
-        changed = _append(ports, acting, stream, prepared, key, beside)
+        changed = _append(ports, acting, stream, prepared, key, beside, saying)
     except (Refused, Conflict):
         artifacts.withdraw(ports, acting, prepared.artifacts)
         raise
@@ -98,9 +125,16 @@ def append_beside(
 
 
 def _append(
-    ports: Ports, acting: Acting, stream: str, prepared: Prepared, key: str | None, beside: Beside | None
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    prepared: Prepared,
+    key: str | None,
+    beside: Beside | None,
+    saying: Saying | None,
 ) -> Changed:
     session = session_of(stream)
+    private = saying is not None and session == stream
     placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
 
     def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
@@ -109,14 +143,19 @@ def _append(
         return (session,) if (over or beside is not None) and session != stream else ()
 
     def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
+        if saying is not None:
+            saying.check()
         state = states[stream]
         line = state.line or Line()
+        if private and state.line is None:  # A frame's own line begins with the first thing that is said in it.
+            opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
+            return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
         # Not as remembered: where another line began anew already, this commit does not touch the session's stream.
         over = is_over(state, stream)
-        before, opened = begin_anew(line, current(ports, acting, session)) if over else ([], [])
-        drafts = append_messages(line, state.version + len(before), prepared.entries)
-        own = opened if beside is None else [*opened, *beside.drafts(states[session])]
-        return {stream: [*before, *drafts], session: own}
+        before, anew = begin_anew(line, current(ports, acting, session)) if over else ([], [])
+        drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
+        own = anew if beside is None else [*anew, *beside.drafts(states[session])]
+        return {**drafts, session: own} if own else drafts
 
     def same(events: list[Event]) -> bool:
         said = [event for event in events if event.type == "message.appended"]
@@ -126,7 +165,8 @@ def _append(
             for event, (role, content) in zip(said, wanted, strict=True)
         )
 
-    return change(ports, acting, (stream,), decide, key=key, same=same, needs=needs, artifacts=placed, tries=TRIES)
+    streams = (stream,) if saying is None else (stream, saying.home)
+    return change(ports, acting, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=TRIES)
 
 
 def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:
@@ -151,6 +191,7 @@ def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Messa
                 tokens=facts.tokens,
                 tokenizer=facts.tokenizer,
                 pinned=facts.policy == "pinned",
+                policy=policy_beside(facts),
                 trust=TRUST.get(message.role, "external"),
             )
         )

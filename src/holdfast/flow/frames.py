@@ -1,4 +1,4 @@
-"""Push, update, pop: the life of frames. One append each, over as many streams as it takes."""
+"""Update and pop: the life of frames after they were pushed. One append each, over as many streams as it takes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from holdfast.core.decide import lifecycle
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.errors import (
     Conflict,
-    Draining,
-    DuplicateFrame,
     FrameEnded,
     FrameNotFound,
     InvalidValue,
-    ParentNotActive,
-    ParentNotFound,
     VersionConflict,
 )
 from holdfast.flow.change import Changed, Drafts, States, change
@@ -29,98 +25,9 @@ from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import LIVE, Frame, Limits, StreamState
-from holdfast.records.ids import ulid_text
 from holdfast.records.resume import FrameInfo
 
 Decide = Callable[[StreamState], Sequence[Draft]]
-
-
-def default_limits(ports: Ports) -> Limits:
-    """The limits of a bare frame."""
-    return Limits(context_tokens=ports.settings.default_context_tokens)
-
-
-def push(
-    ports: Ports,
-    acting: Acting,
-    stream: str | None,
-    content: frames.GoalContent,
-    *,
-    parent: str | None = None,
-    tokens: object = None,
-    limits: Limits | None = None,
-    default: Limits | None = None,
-    frame_id: str | None = None,
-    key: str | None = None,
-    lease: bool = False,
-) -> str:
-    """A new frame; gives its id. With a key or an id of the caller's, a second call gives the first's."""
-    if ports.leases.draining:
-        raise Draining
-    check_goal(content)
-    if content.goal is None:
-        raise InvalidValue("A frame's goal must be a text that says what it is for.")
-    content = clean(ports, content)
-    above = None if parent is None else (_parent_stream(ports, acting, parent), parent)
-    home = _home(stream, above)
-    new = frame_id or ulid_text(ports.ids.ulid())
-    if frame_id is not None and _known(ports, acting, frame_id, content, parent):
-        return frame_id
-
-    def decide(states: States) -> Drafts:
-        drafts = lifecycle.push(
-            states,
-            home,
-            new,
-            parent=above,
-            tokens=tokens,
-            limits=limits,
-            default=default or default_limits(ports),
-            content=content,
-            now=ports.clock.now_ms(),
-        )
-        drafts = {name: with_clocks(states[name], events, ports.clock.now_ms()) for name, events in drafts.items()}
-        if lease:
-            drafts[home] = [*ports.leases.wanted(acting.tenant, home, states[home]), *drafts[home]]
-        return drafts
-
-    streams = (home,) if above is None or above[0] == home else (home, above[0])
-    try:
-        changed = change(ports, acting, streams, decide, key=key, same=_same_push(content, tokens, parent, limits))
-    except ParentNotFound:
-        assert parent is not None
-        raise _parent_problem(ports, acting, parent) from None
-    made: str = changed.last("frame.pushed").frame
-    ports.states.note_place(acting.tenant, made, home)
-    if not changed.repeated:
-        ports.states.note_goal(acting.tenant, home, changed.version_of("frame.pushed"), content)
-    return made
-
-
-def _home(stream: str | None, above: tuple[str, str] | None) -> str:
-    """Where a new frame lives: where it is put, or with its parent."""
-    if stream is not None:
-        return stream
-    if above is None:
-        raise InvalidValue("A frame needs a scope to live in, or a parent.")
-    return above[0]
-
-
-def _same_push(
-    content: frames.GoalContent, tokens: object, parent: str | None, limits: Limits | None
-) -> Callable[[list[Event]], bool]:
-    """Whether a key stands for this very push, as far as that does not depend on what the parent had then."""
-    facts: dict[str, Any] = {"granted": tokens} if isinstance(tokens, int) else {}
-    if limits is not None and parent is None:
-        facts["limits"] = limits
-
-    def same(events: list[Event]) -> bool:
-        if not like("frame.pushed", content, **facts)(events):
-            return False
-        pushed = next(event.facts for event in events if event.type == "frame.pushed")
-        return bool((pushed.parent or pushed.outer) == parent)
-
-    return same
 
 
 def check_goal(content: frames.GoalContent) -> None:
@@ -131,36 +38,6 @@ def check_goal(content: frames.GoalContent) -> None:
         raise InvalidValue("metadata must be an object with names.")
 
 
-def _parent_stream(ports: Ports, acting: Acting, parent: str) -> str:
-    raw_id(parent, "parent frame")
-    try:
-        return stream_of(ports, acting, parent)
-    except FrameNotFound:
-        raise ParentNotFound(f"There is no frame {parent} to push below. Check its id and the tenant.") from None
-
-
-def _parent_problem(ports: Ports, acting: Acting, parent: str) -> ParentNotActive:
-    status = str(row_of(ports, acting, parent)[1]["status"])
-    return ParentNotActive(
-        f"Frame {parent} is {status}, so nothing can be pushed below it. Push below a live frame, or a new root.",
-        before=status,
-        after="waiting",
-    )
-
-
-def _known(ports: Ports, acting: Acting, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
-    """Whether this very frame exists already; another one with its id is refused."""
-    raw_id(frame_id)
-    try:
-        stream, row = row_of(ports, acting, frame_id)
-    except FrameNotFound:
-        return False
-    pushed = event_at(ports, acting, stream, int(row["pushed_version"]))  # type: ignore[arg-type]
-    if pushed is not None and (pushed.facts.parent or pushed.facts.outer) == parent and _equal(pushed, content):
-        return True
-    raise DuplicateFrame(f"Frame {frame_id} exists and is not the same. Use a new id, or none.")
-
-
 def like(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
     """Whether what a key stands for is this: an event of a type with these facts and this content."""
 
@@ -168,14 +45,15 @@ def like(type_name: str, content: Content | None = None, **facts: Any) -> Callab
         return any(
             event.type == type_name
             and all(getattr(event.facts, name) == value for name, value in facts.items())
-            and _equal(event, content)
+            and equal(event, content)
             for event in events
         )
 
     return same
 
 
-def _equal(event: Event, content: Content | None) -> bool:
+def equal(event: Event, content: Content | None) -> bool:
+    """Whether an event holds this content, as far as that can be told."""
     return event.content is ERASED or event.content == content
 
 

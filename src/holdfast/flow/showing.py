@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core import stack
 from holdfast.core.codec import decode_event
+from holdfast.core.fencing import lowest
 from holdfast.core.states import assemble
 from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
 from holdfast.flow.change import state_of
@@ -14,7 +15,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head
 from holdfast.records.events.envelope import ERASED, Content, Erased, Event
 from holdfast.records.events.frames import GoalContent
-from holdfast.records.frames import Frame, StreamState
+from holdfast.records.frames import Frame, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.reports import Query
 from holdfast.records.resume import FrameInfo, HandleInfo, QuestionInfo
@@ -176,25 +177,38 @@ def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
 def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
     """A frame's handles in order, each with what it points to; detached ones are marked."""
     info = frame_info(ports, acting, frame_id)
-    found = []
-    for handle in info.handles:
-        event = event_at(ports, acting, info.scope, handle.version)
-        found.append(
-            HandleInfo(
-                id=handle.id,
-                kind=handle.kind,
-                priority=handle.priority,
-                position=handle.position,
-                tokens=handle.tokens,
-                version=handle.version,
-                removed=handle.removed,
-                description=field(event, "description"),
-                target=field(event, "target"),
-                body=field(event, "body"),
-                metadata=field(event, "metadata"),
-            )
-        )
-    return found
+    return [handle_info(ports, acting, info.scope, handle) for handle in info.handles]
+
+
+def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
+    """A handle of a frame in a stream, with what it points to."""
+    event = held_event(ports, acting, stream, handle.version)
+    passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
+    return HandleInfo(
+        id=handle.id,
+        kind=handle.kind,
+        priority=handle.priority,
+        position=handle.position,
+        tokens=handle.tokens,
+        version=handle.version,
+        removed=handle.removed,
+        description=field(event, "description"),
+        target=field(event, "target"),
+        body=field(event, "body"),
+        metadata=field(event, "metadata"),
+        trust=None if event is None else lowest(event.facts.trust or event.trust, event.trust),
+        at=0 if event is None else event.at,
+        source_stream=event.stream if event is not None and passed_on else None,
+        source_version=event.version if event is not None and passed_on else None,
+    )
+
+
+def held_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+    """The event that holds what a handle points to: its own, or for an inherited one the event where that began."""
+    event = event_at(ports, acting, stream, version)
+    if event is None or event.content is not None or event.facts.source_stream is None:
+        return event
+    return event_at(ports, acting, event.facts.source_stream, event.facts.source_version)
 
 
 def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:

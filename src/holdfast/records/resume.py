@@ -72,6 +72,13 @@ class HandleInfo(msgspec.Struct, frozen=True, kw_only=True):
     target: str | Erased | None
     body: str | Erased | None
     metadata: Any
+    trust: str | None = None
+    """The lower of what was declared and of who attached it."""
+    source_stream: str | None = None
+    """For one that was inherited: where it was first attached, and what it says is kept."""
+    source_version: int | None = None
+    at: int = 0
+    """When it was attached."""
 
 
 class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):

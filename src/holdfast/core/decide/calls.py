@@ -49,13 +49,22 @@ def begin_model(
     if_interrupted: str,
     content: calls.CallContent | None,
     now: int,
+    pack: str | None = None,
+    context_hash: str | None = None,
 ) -> list[Draft]:
     """A model is about to be called: refused when nothing is left to pay it with."""
     frame = check_working(state, frame_id, now)
     check_can_spend(frame)
     _check_policy(if_interrupted)
-    facts = calls.ModelRequested(call=call_id, frame=frame_id, model=model, if_interrupted=if_interrupted)
-    return [Draft(type="model.requested", facts=facts, content=content)]
+    facts = calls.ModelRequested(
+        call=call_id,
+        frame=frame_id,
+        model=model,
+        pack=pack,
+        context_hash=context_hash,
+        if_interrupted=if_interrupted,
+    )
+    return [Draft(type="model.requested", facts=facts, content=content, id=call_id)]
 
 
 def end_model(

@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     partial: bool = False
     synthetic: bool = False
-    pinned: bool = False
+    policy: str | None = None
     model: str | None = None
     provider: str | None = None
     usage: Usage | None = None
@@ -103,7 +103,7 @@ def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppend
         failed=failed,
         partial=entry.partial,
         synthetic=entry.synthetic,
-        policy="pinned" if entry.pinned else None,
+        policy=entry.policy,
         model=entry.model,
         provider=entry.provider,
         usage=entry.usage,
