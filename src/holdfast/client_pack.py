@@ -1,44 +1,76 @@
-"""ContextPack: what one model call is shown, in the form of the provider that is called."""
+"""ContextPack: what one model call is shown, in the form of the provider that is called, and why it is that."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.core.conversation import SUMMARY_PREFIX
+from holdfast.core.pack.diffing import difference
+from holdfast.core.pack.picture import html_of
+from holdfast.core.pack.pieces import said
 from holdfast.core.wire import anthropic, openai, responses
+from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
-from holdfast.records.packs import ConversationSlice, Packed
+from holdfast.records.packs import (
+    BriefContext,
+    CompactionLevel,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    PackDiff,
+    Packed,
+    RetrievedEvidence,
+    Segment,
+    TokenSummary,
+)
 
 
 class ContextPack:
     """A request's worth of context, within its budget. Reading it changes nothing."""
 
-    __slots__ = ("_load", "_packed")
+    __slots__ = ("_digest", "_load", "_name", "_packed", "_tenant")
 
-    def __init__(self, packed: Packed, load: Callable[[Message], Message]) -> None:
+    def __init__(
+        self, packed: Packed, *, tenant: str, load: Callable[[Message], Message], name: Callable[[Packed], str]
+    ) -> None:
         self._packed = packed
+        self._tenant = tenant
         self._load = load
+        self._name = name
+        self._digest: str | None = None
+
+    # what is shown
 
     @property
     def messages(self) -> list[Message]:
-        """All but the system prompt, oldest first; a summary is a user's message: users were heard in it."""
-        told = [
-            Message(role="user", content=SUMMARY_PREFIX + one.text, synthetic=True) for one in self._packed.summaries
-        ]
-        return [*told, *self._packed.conversation.messages]
+        """All but the system prompt, in the order shown."""
+        return list(said(self._packed.segments))
 
     @property
     def system(self) -> str | None:
-        """The system prompt."""
+        """The system prompt: what those who may instruct have said."""
         return self._packed.system
 
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
         return self._packed.tools
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The pieces, in the order shown, with where each came from."""
+        return self._packed.segments
+
+    @property
+    def brief_context(self) -> BriefContext:
+        """System prompt, invariants, working context and tools."""
+        return self._packed.brief
+
+    @property
+    def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
+        """The frames that the work is part of, root first."""
+        return self._packed.breadcrumbs
 
     @property
     def summaries(self) -> tuple[Summary, ...]:
@@ -51,14 +83,41 @@ class ContextPack:
         return self._packed.conversation
 
     @property
+    def evidence(self) -> tuple[RetrievedEvidence, ...]:
+        """The evidence that is shown."""
+        return self._packed.evidence
+
+    # what it took
+
+    @property
     def tokens(self) -> int:
         """What the request costs; never more than `budget`."""
-        return self._packed.tokens
+        return self._packed.token_summary.used
 
     @property
     def budget(self) -> int:
         """The most it may cost."""
-        return self._packed.budget
+        return self._packed.token_summary.budget
+
+    @property
+    def token_summary(self) -> TokenSummary:
+        """Budget, use, what is left, and where it went."""
+        return self._packed.token_summary
+
+    @property
+    def level(self) -> CompactionLevel:
+        """How hard it was made smaller."""
+        return self._packed.token_summary.compaction_level
+
+    @property
+    def limited_by(self) -> str | None:
+        """What made the budget smaller than was asked for: context_tokens, available, or None."""
+        return self._packed.limited_by
+
+    @property
+    def cached_share(self) -> float:
+        """The share of its tokens that the last journaled pack began with as well, so that a provider has them."""
+        return self._packed.cached_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def exact(self) -> bool:
@@ -77,20 +136,60 @@ class ContextPack:
 
     @property
     def shortened(self) -> int:
-        """How many messages had to be shortened to fit."""
+        """How many rounds had to be shortened to fit."""
         return self._packed.shortened
 
-    def to_openai(self) -> dict[str, Any]:
+    # why
+
+    @property
+    def metadata(self) -> ContextPackMetadata:
+        """Which pack this is, and what is not in it."""
+        return self._packed.metadata
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every candidate: what became of it, and why."""
+        return self._packed.decisions
+
+    @property
+    def digest(self) -> str:
+        """A name for exactly what is shown: equal for equal packs of one journal."""
+        if self._digest is None:
+            self._digest = self._name(self._packed)
+        return self._digest
+
+    def diff(self, other: ContextPack) -> PackDiff:
+        """How `other` differs from this one."""
+        return difference(self._packed, other._packed)
+
+    # for providers
+
+    def to_openai(self) -> OpenAIRequest:
         """Keyword arguments for `client.chat.completions.create`."""
         return openai.render(self._whole(), system=self.system, tools=self.tools)
 
-    def to_responses(self) -> dict[str, Any]:
+    def to_responses(self) -> ResponsesRequest:
         """Keyword arguments for `client.responses.create`."""
         return responses.render(self._whole(), system=self.system, tools=self.tools)
 
-    def to_anthropic(self) -> dict[str, Any]:
-        """Keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours."""
-        return anthropic.render(self._whole(), system=self.system, tools=self.tools)
+    def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
+        """Keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
+
+        Marks for the prompt cache stand where the next call will still be the same; `cache=False` leaves them out.
+        """
+        stable = sum(len(segment.messages) for segment in self._packed.segments[: self._packed.stable])
+        return anthropic.render(self._whole(), system=self.system, tools=self.tools, stable=stable if cache else None)
+
+    def read_in(self) -> ContextPack:
+        """The same pack with its images and files in memory and its digest made: it needs the journal no more."""
+        whole = {id(message): self._load(message) for message in self.messages}
+        name = self.digest
+        return ContextPack(
+            self._packed,
+            tenant=self._tenant,
+            load=lambda message: whole.get(id(message), message),
+            name=lambda _: name,
+        )
 
     def _whole(self) -> list[Message]:
         return [self._load(message) for message in self.messages]
@@ -101,9 +200,4 @@ class ContextPack:
         return f"ContextPack({self.conversation.message_count} messages, {left} left out, {sign}{self.tokens} tokens)"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(one.role)}</td><td>{one.tokens or ''}</td>"
-            f"<td>{html.escape(one.text[:200])}</td></tr>"
-            for one in self.messages
-        )
-        return f"<p>{html.escape(repr(self))} of {self.budget}</p><table>{rows}</table>"
+        return html_of(self._packed, repr(self))

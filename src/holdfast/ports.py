@@ -128,6 +128,16 @@ class Transients(Protocol):
     def over(self, place: tuple[str, str], now: int) -> Iterable[tuple[str, Stored]]: ...
 
 
+class Recent(Protocol):
+    """Ends of conversations, decoded and counted. Bounded, and a hint: whoever takes one checks that it still holds."""
+
+    def get(self, place: tuple[str, str, str]) -> Any: ...
+
+    def put(self, place: tuple[str, str, str], window: Any) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class Sink(msgspec.Struct, frozen=True, kw_only=True):
     """Something that takes effects. A `patient` one waits for others to be done and is not given up for that."""
 
@@ -262,6 +272,31 @@ class DatalogStore(Store, Protocol):
         """What a script finds; it can only read."""
 
 
+class Documents(Protocol):
+    """Files that evidence may point to, under one folder and nowhere else."""
+
+    def read(self, path: str) -> str: ...
+
+
+class Fetcher(Protocol):
+    """Texts from the web, for evidence that points there. There is none unless a client is given one."""
+
+    def fetch(self, url: str) -> str: ...
+
+
+class Telemetry(Protocol):
+    """Spans around what takes time. There is none unless a client is given one."""
+
+    def span(self, name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[Callable[[str, Any], None]]:
+        """Around a piece of work; gives what adds an attribute to it."""
+
+    def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
+        """A model is called; it answers in another operation, perhaps in another thread, or never."""
+
+    def end_call(self, call: str, attributes: Mapping[str, Any], error: str | None = None) -> None:
+        """It has answered, or failed with an error of this kind."""
+
+
 class Models(Protocol):
     """What is known about models, and the tokenizers that count for them."""
 
@@ -311,6 +346,16 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     transients: Transients | None = None
     vectors: VectorCache | None = None
     sinks: Sinks | None = None
+    documents: Documents | None = None
+    fetcher: Fetcher | None = None
+    telemetry: Telemetry | None = None
+    recent: Recent | None = None
+    past: Callable[[Ports, Acting, int], Ports] | None = None
+    """The journal as it was at a cursor, in memory."""
+    strategies: dict[str, Callable[..., Any]] = {}
+    """Ways of compacting that this client was given, by name."""
+    rules: dict[tuple[str, str], Any] = {}
+    """Rules of this process for sessions, by tenant and session's stream."""
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,6 +97,10 @@ class Conversation:
         nth = nth % self.rounds
         return self.messages[self._starts[nth] : self._starts[nth + 1]]
 
+    def head(self, nth: int) -> Message:
+        """The message that a round begins with."""
+        return self.messages[self._starts[nth % self.rounds]]
+
     def size(self, messages: Sequence[Message]) -> Size:
         """How much of both limits these take."""
         return len(messages), sum(map(self.count, messages))

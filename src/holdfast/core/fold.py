@@ -233,8 +233,10 @@ def _requested(live: Frames, kind: str, name: str | None, facts: Any, version: i
     frame = live.get(facts.frame)
     if frame is not None:
         call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
-        tool_calls = frame.tool_calls + (kind == "tool")
-        _change(live, facts.frame, version, calls={**frame.calls, facts.call: call}, tool_calls=tool_calls)
+        changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
+        if getattr(facts, "context_hash", None) is not None:
+            changes["context_hash"] = facts.context_hash
+        _change(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
 
 
 def _returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.records.events import conversations as said
+from holdfast.records.events.calls import ContextPacked
 from holdfast.records.lines import Handover, Line, SessionState
 from holdfast.records.usage import Usage
 
@@ -118,6 +119,10 @@ def _edited(line: Line | None, facts: Any, version: int, at: int) -> Line | None
     return line and replace(line, edited=version)
 
 
+def _packed(line: Line | None, facts: ContextPacked, version: int, at: int) -> Line | None:
+    return line and replace(line, packed=version)
+
+
 SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionState | None]] = {
     "session.opened": _opened,
     "session.changed": _changed,
@@ -134,4 +139,5 @@ LINE_RULES: dict[str, Callable[[Line | None, Any, int, int], Line | None]] = {
     "message.appended": _appended,
     "message.retracted": _retracted,
     "summary.made": _edited,
+    "context.packed": _packed,
 }

@@ -260,7 +260,10 @@ def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Ch
         "if_interrupted": facts.if_interrupted,
         "version": place.version,
     }
-    return [Put("frame_calls", row), _frame(facts.frame, place, amounts={"tool_calls": 1} if kind == "tool" else None)]
+    shown = getattr(facts, "context_hash", None)
+    values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
+    amounts = {"tool_calls": 1} if kind == "tool" else None
+    return [Put("frame_calls", row), _frame(facts.frame, place, values, amounts)]
 
 
 def _returned(facts: Any, place: Place, usage: Usage, failed: bool) -> list[Change]:

@@ -79,6 +79,8 @@ def _thread(**known: Any) -> Row:
         "floor": 0,
         "edited": 0,
         "generation": 0,
+        "packed": 0,
+        "private": 0,
         "ended": 0,
         "fresh": 0,
         "shared": None,
@@ -96,7 +98,7 @@ def _thread_opened(facts: said.ThreadOpened, version: int, at: int) -> list[Chan
     if facts.generation:
         values: Row = {"generation": facts.generation, "ended": 0, "fresh": 0, "newest_at": at}
         return [Update("threads", (), values)]
-    return [Put("threads", _thread(newest_at=at))]
+    return [Put("threads", _thread(newest_at=at, private=int(facts.private)))]
 
 
 def _shared(stretches: tuple[said.Segment, ...] | tuple[said.Stretch, ...]) -> str | None:
@@ -145,8 +147,9 @@ def _used(usage: Usage | None) -> dict[str, int]:
     return {column: amount for column, amount in amounts.items() if amount}
 
 
-def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change]:
-    row: Row = {
+def message_row(facts: said.MessageAppended, version: int) -> Row:
+    """The row of a message that was just said."""
+    return {
         "version": version,
         "position": facts.position,
         "role": facts.role,
@@ -158,7 +161,11 @@ def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change
         "pinned": 1 if facts.policy == "pinned" else 0,
         "retracted": None,
     }
+
+
+def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change]:
     values: Row = {"messages": facts.position, "newest": version, "newest_at": at}
+    row = message_row(facts, version)
     changes: list[Change] = [Put("messages", row), Update("threads", (), values, _used(facts.usage))]
     if facts.calls:
         changes += _calls(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
@@ -219,5 +226,6 @@ LINE_RULES: dict[str, Callable[[Any, int, int], list[Change]]] = {
         Update("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})
     ],
     "summary.made": _summary,
+    "context.packed": lambda facts, version, at: [Update("threads", (), {"packed": version})],
     "tokens.counted": _counted,
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.core.codec import decode, decode_facts
 from holdfast.errors import Corrupt
 from holdfast.records.events.conversations import MessageAppended, MessageContent
-from holdfast.records.events.envelope import ERASED, Event
+from holdfast.records.events.envelope import ERASED, Event, StoredEvent
+from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Content, Message, ToolCallRequest, ToolCallResult
 
 SHORT = 64
@@ -64,17 +66,46 @@ def large_texts(content: Any) -> list[str]:
 
 def stored_message(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
     """A `message.appended` as readers get it; `texts` are its large texts by the names of their artifacts."""
-    facts: MessageAppended = event.facts
-    content = event.content
+    place = _Place(event.id, event.stream, event.version, event.at)
+    return _message(place, event.facts, event.content, texts or {}, pinned)
+
+
+def message_content_of(stored: StoredEvent) -> Any:
+    """What a stored `message.appended` says: a MessageContent, ERASED, or None if it never said anything."""
+    if stored.content is not None:
+        return decode(stored.content, MessageContent)
+    return ERASED if stored.erased else None
+
+
+def message_of(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
+    """The same from its bytes, without the parts of an event that no message has: many are read at a time."""
+    facts = decode_facts(stored.type, stored.schema, stored.facts)
+    place = _Place(ulid_text(stored.id), stored.stream, stored.version, stored.at)
+    return _message(place, facts, content, texts, pinned)
+
+
+class _Place(NamedTuple):
+    """Where a message stands."""
+
+    id: str
+    stream: str
+    version: int
+    at: int
+
+
+def _message(
+    place: _Place, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool
+) -> Message:
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
     try:
-        calls, results = _calls(facts, said), _results(facts, said, texts or {})
+        calls = _calls(facts, said) if facts.calls else ()
+        results = _results(facts, said, texts) if facts.answers else ()
     except (IndexError, KeyError, TypeError) as error:
-        raise Corrupt(f"Message {event.id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
+        raise Corrupt(f"Message {place.id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
     return Message(
         role=facts.role,
-        content=_erased(facts) if erased else _content(said, texts or {}),
+        content=_erased(facts) if erased else _content(said, texts),
         tool_calls=calls,
         tool_results=results,
         name=said.name,
@@ -85,17 +116,23 @@ def stored_message(event: Event, texts: Mapping[str, str] | None = None, pinned:
         provider_id=said.provider_id,
         usage=facts.usage,
         metadata=said.metadata,
-        id=event.id,
-        stream=event.stream,
-        version=event.version,
-        timestamp=event.at,
-        round=event.version if facts.round is None else facts.round,
+        id=place.id,
+        stream=place.stream,
+        version=place.version,
+        timestamp=place.at,
+        round=place.version if facts.round is None else facts.round,
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         pinned=pinned,
         trust=TRUST.get(facts.role, "external"),
         erased=erased,
+        policy=policy_beside(facts),
     )
+
+
+def policy_beside(facts: MessageAppended) -> str | None:
+    """What may become of a message, if that is not said by its pin."""
+    return None if facts.policy == "pinned" else facts.policy
 
 
 def _erased(facts: MessageAppended) -> str | None:

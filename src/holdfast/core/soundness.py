@@ -15,12 +15,17 @@ from holdfast.core.wire.checking import says_nothing
 from holdfast.core.wire.order import kept_for
 from holdfast.records.messages import ROLES, Message
 
+_SPOKEN = ROLES - {"tool"}
+
 Wrong = tuple[str, str]
 """A problem's name, and what was done about it."""
 
 
 def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
     """The message as it can be shown, the same object if nothing is wrong; None if nothing is left of it."""
+    said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
+    if said and not message.tool_calls and not message.tool_results:
+        return message, []  # Most messages: somebody said something.
     wrong: list[Wrong] = []
     if message.role not in ROLES:
         wrong.append(("unknown_role", f"shown as a user's: there is no role {message.role[:40]!r}"))

@@ -96,6 +96,7 @@ def _line(rows: Rows) -> Line | None:
             floor=row["floor"],
             edited=row["edited"],
             generation=row["generation"],
+            packed=row["packed"],
             ended=bool(row["ended"]),
             fresh=bool(row["fresh"]),
             shared=() if row["shared"] is None else msgspec.json.decode(row["shared"], type=tuple[Segment, ...]),

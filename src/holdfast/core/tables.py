@@ -155,6 +155,8 @@ THREADS = Table(
         "floor",
         "edited",
         "generation",
+        "packed",
+        "private",
         "ended",
         "fresh",
         "shared",

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 from holdfast.core.codec import decode_event
-from holdfast.core.said import large_texts, stored_message
+from holdfast.core.said import large_texts, message_content_of, message_of, stored_message
 from holdfast.errors import MessageNotFound, Refused, SessionNotFound
 from holdfast.flow import artifacts
 from holdfast.flow.showing import current, event_at
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.conversations import MessageAppended, Segment
-from holdfast.records.events.envelope import Event
+from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.lines import Line
 from holdfast.records.messages import Message, ToolCallRequest
@@ -94,7 +95,9 @@ def places(ports: Ports, acting: Acting, stream: str, *, before: Place | None = 
         yield from _walk(ports, acting, segment, backwards=True)
 
 
-def places_after(ports: Ports, acting: Acting, stream: str, after: Place | None = None) -> Iterator[Place]:
+def places_after(
+    ports: Ports, acting: Acting, stream: str, after: Place | None = None, page: int = PAGE
+) -> Iterator[Place]:
     """The messages of a line, oldest first, all or those after one of them."""
     found = segments(stream, line_of(ports, acting, stream))
     if after is not None:
@@ -102,7 +105,7 @@ def places_after(ports: Ports, acting: Acting, stream: str, after: Place | None 
         found = found[: len(found) - rest + 1]
         found[-1] = Segment(after.stream, max(after.version, found[-1].after), found[-1].until, found[-1].at)
     for segment in reversed(found):
-        yield from _walk(ports, acting, segment, backwards=False)
+        yield from _walk(ports, acting, segment, backwards=False, page=page)
 
 
 def _from(found: list[Segment], place: Place) -> list[Segment]:
@@ -112,16 +115,16 @@ def _from(found: list[Segment], place: Place) -> list[Segment]:
     raise MessageNotFound("The message that the page begins at is no longer part of this line. Begin again.")
 
 
-def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool) -> Iterator[Place]:
+def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool, page: int = PAGE) -> Iterator[Place]:
     after, until, over = segment.after, segment.until, NOW
     while after < until:
-        span = Span(table="messages", after=after, until=until, limit=PAGE, backwards=backwards)
+        span = Span(table="messages", after=after, until=until, limit=page, backwards=backwards)
         rows = ports.journal.span(acting.tenant, segment.stream, span)
         for row in rows:
             if stands(row, segment):
                 over = NOW if row["before"] is None else int(row["before"])
                 yield Place(segment.stream, row)
-        if len(rows) < PAGE:
+        if len(rows) < page:
             return
         last = int(rows[-1]["version"] or 0)
         # Backwards, a message leads over those that were retracted before it, however many they are.
@@ -144,12 +147,14 @@ def facts_of(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
 
 def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message]:
     """The messages at some places, in the same order, each stretch of a stream in one read."""
-    events: dict[tuple[str, int], Event] = {}
+    events: dict[tuple[str, int], StoredEvent] = {}
     for stream in dict.fromkeys(place.stream for place in found):
         for run in runs(sorted({place.version for place in found if place.stream == stream})):
             events.update(_events(ports, acting, stream, run))
-    pinned = {(place.stream, place.version) for place in found if place.row["pinned"]}
-    return decoded(ports, acting, [events[place.stream, place.version] for place in found], pinned)
+    return [
+        read_message(ports, acting, events[place.stream, place.version], pinned=bool(place.row["pinned"]))
+        for place in found
+    ]
 
 
 def runs(versions: list[int]) -> list[set[int]]:
@@ -164,13 +169,13 @@ def runs(versions: list[int]) -> list[set[int]]:
     return found
 
 
-def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], Event]:
+def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict[tuple[str, int], StoredEvent]:
     first, last = min(wanted), max(wanted)
-    found: dict[tuple[str, int], Event] = {}
+    found: dict[tuple[str, int], StoredEvent] = {}
     while first <= last:
         query = Query(tenant=acting.tenant, stream=stream, after=first - 1, until=last, types=APPENDED, limit=256)
         page = ports.journal.read(query)
-        found.update({(stream, one.version): decode_event(one) for one in page if one.version in wanted})
+        found.update({(stream, one.version): one for one in page if one.version in wanted})
         if len(page) < query.limit:
             break
         first = page[-1].version + 1
@@ -184,14 +189,20 @@ def decoded(
     found = []
     for event in events:
         if event.type in APPENDED:
-            texts = _large_texts(ports, acting, event)
+            texts = _large_texts(ports, acting, event.content)
             found.append(stored_message(event, texts, (event.stream, event.version) in (pinned or ())))
     return found
 
 
-def _large_texts(ports: Ports, acting: Acting, event: Event) -> dict[str, str]:
+def read_message(ports: Ports, acting: Acting, stored: StoredEvent, *, pinned: bool) -> Message:
+    """One stored message with its large texts."""
+    content = message_content_of(stored)
+    return message_of(stored, content, _large_texts(ports, acting, content), pinned)
+
+
+def _large_texts(ports: Ports, acting: Acting, content: Any) -> dict[str, str]:
     texts = {}
-    for name in large_texts(event.content):
+    for name in large_texts(content):
         body = artifacts.read(ports, acting, name)
         if isinstance(body, bytes):
             texts[name] = body.decode("utf-8", "replace")

@@ -1,246 +1,326 @@
-"""A request's worth of a stored conversation: read from the end until the budget is full, whole rounds only.
+"""Packs: what one model call is shown, within its budget. A read: nothing is written, whatever it finds.
 
-The work follows the budget and not the history: counts come with the rows, and bodies are read only of
-what is shown. Counts by a tokenizer that a message was not counted with are made once and noted.
+The work follows the budget and not the history: counts come with the rows, and bodies are read only of what may be
+shown. What was read stays in memory as a hint, so that the next pack reads what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
-from msgspec.structs import replace
 
+from holdfast.core import stack
+from holdfast.core.conversation import UNLIMITED, Conversation, bounds
 from holdfast.core.counting import Framing, counted_as, framing_of, message_tokens, system_tokens, tools_tokens
-from holdfast.core.windows import Window, sliding
-from holdfast.errors import BudgetTooSmall, InvalidValue, OutcomeUnknown, Refused, Unavailable
-from holdfast.flow import summing
-from holdfast.flow.change import Decided, append
-from holdfast.flow.conversing import counting
-from holdfast.flow.lines import Place, bodies, line_of, places, runs, session_of
-from holdfast.flow.pinning import leading, with_pinned
-from holdfast.flow.sessions import session_texts, session_tools
+from holdfast.core.fencing import marks
+from holdfast.core.history_tools import NAMES
+from holdfast.core.pack.assembling import Gathered, assembled
+from holdfast.core.pack.fitting import Fit, Limits, Shares, Sources, fit
+from holdfast.core.pack.items import Items
+from holdfast.core.pack.parts import crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.pack.rounds import Rounds
+from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue
+from holdfast.flow import briefs, evidence, packed, recent, seeing
+from holdfast.flow.briefs import Brief
+from holdfast.flow.conversing import models
+from holdfast.flow.evidence import Asked
+from holdfast.flow.lines import line_of
+from holdfast.flow.recent import Ending
+from holdfast.flow.seeing import Seen
 from holdfast.flow.showing import current
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.events.conversations import TokensCounted
-from holdfast.records.events.envelope import Draft
-from holdfast.records.lines import SessionState, Summary
-from holdfast.records.messages import Message, ToolDef
-from holdfast.records.packs import ConversationSlice, Packed
-from holdfast.records.rows import Span
+from holdfast.records.events.calls import ContextPacked
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import check_id
+from holdfast.records.messages import Message
+from holdfast.records.models import ModelInfo
+from holdfast.records.packs import (
+    LAYOUTS,
+    LEVELS,
+    CompactionLevel,
+    ContextPackMetadata,
+    Packed,
+    Segment,
+    WindowKey,
+)
 
-MORE = 16
-"""Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
-
-
-class _Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes before the conversation, with what it costs."""
-
-    system: str | None
-    tools: tuple[ToolDef, ...]
-    tokens: int
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be shown, what of it is taken already, and how many messages are the first instructions."""
-
-    budget: int
-    brief: int
-    max_messages: int | None
-    leading: int
+MOST_STICKY = 0.9
 
 
-def pack(
-    ports: Ports, acting: Acting, stream: str, *, budget: int | None = None, max_messages: int | None = None
-) -> Packed:
-    """The system prompt, tools, summaries and newest rounds that fit a budget; by default, the model's window."""
-    session = session_of(stream)
-    current(ports, acting, session)  # Counted for the model that it is held with now, whoever changed that.
-    tokenizer, info = counting(ports, acting, stream)
-    budget = info.input_budget if budget is None else _checked("budget", budget)
-    if max_messages is not None:
-        _checked("max_messages", max_messages)
-    framing = framing_of(info.provider, info.name)
-    brief = _brief(ports, acting, session, tokenizer, framing)
-    room = max(budget - brief.tokens, 0)
-    standing = _standing(ports, acting, stream, tokenizer, framing, room)
-    kept_as = counted_as(tokenizer.name, framing)
-    found = _candidates(ports, acting, stream, standing, kept_as, room, max_messages)
-    messages, counts = _counted(ports, acting, found, tokenizer, framing)
-
-    def count(message: Message) -> int:
-        known = counts.get(id(message))
-        return message_tokens(message, tokenizer.count, framing) if known is None else known
-
-    line = line_of(ports, acting, stream)
-    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
-    instructions = sum(1 for place in found if (place.stream, place.version) in first)
-    limits = Limits(budget=budget, brief=brief.tokens, max_messages=max_messages, leading=instructions)
-    shown, window = _fitted(messages, standing, count, limits, tokenizer, framing)
-    own = tokenizer.exact and info.known and tokenizer.name == info.tokenizer
-    covered = sum(summary.messages for summary in shown)
-    slice = ConversationSlice(
-        messages=tuple(window.messages),
-        message_count=len(window.messages),
-        truncated_count=max(line.messages - covered - sum(1 for one in window.messages if one.id), 0),
-        estimated_tokens=sum(map(count, window.messages)),
-    )
-    return Packed(
-        system=brief.system,
-        tools=brief.tools,
-        summaries=tuple(shown),
-        conversation=slice,
-        tokens=window.tokens or 0,
-        budget=budget,
-        model=info.name or None,
-        tokenizer=tokenizer.name,
-        exact=own and not any(map(_guessed, window.messages)),
-        shortened=len(window.shortened),
-    )
+def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
+    """What is shown of a line, within a budget; by default, the model's window less room for its answer."""
+    check_asked(asked)
+    with ports.journal.snapshot():
+        return _Packing(ports, acting, seen, asked).made()
 
 
-def _guessed(message: Message) -> bool:
-    """Whether it holds something whose tokens no tokenizer counts: an image or a file."""
-    parts = [*(message.content if isinstance(message.content, list) else ())]
-    for result in message.tool_results:
-        parts += result.result if isinstance(result.result, list) else ()
-    return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
+def check_asked(asked: Asked) -> None:
+    """What can be asked for; refuses the rest by name."""
+    for name in ("budget", "max_messages"):
+        value = getattr(asked, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InvalidValue(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if asked.layout not in LAYOUTS:
+        raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
+    if asked.min_compaction not in LEVELS:
+        raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
+    number = isinstance(asked.stickiness, int | float) and not isinstance(asked.stickiness, bool)
+    if not number or not 0 <= asked.stickiness <= MOST_STICKY:
+        raise InvalidValue(f"stickiness must be a number from 0 to {MOST_STICKY}, not {asked.stickiness!r}.")
+    if asked.query is not None and not isinstance(asked.query, str):
+        raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
+    recall = asked.recall
+    if recall is not None and (not isinstance(recall, int) or isinstance(recall, bool) or recall < 0):
+        raise InvalidValue(f"recall must be a number of memories, 0 or more, not {recall!r}.")
+    for name in ("include", "exclude"):
+        if not all(isinstance(one, str) for one in getattr(asked, name)):
+            raise InvalidValue(f"{name} must name handles, each by its id.")
+    check_id(asked.role, "role")
 
 
-def _checked(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidValue(f"{name} must be a whole number of at least 1, not {value!r}.")
-    return value
+class _Counting(msgspec.Struct, frozen=True):
+    """How tokens are counted for this pack."""
+
+    tokenizer: Tokenizer
+    info: ModelInfo
+    framing: Framing
+    kept_as: str
+
+    def count(self, message: Message) -> int:
+        """The tokens of one message, as they are known or counted now."""
+        if message.tokens is not None and message.tokenizer == self.kept_as:
+            return message.tokens
+        return message_tokens(message, self.tokenizer.count, self.framing)
 
 
-def _brief(ports: Ports, acting: Acting, session: str, tokenizer: Tokenizer, framing: Framing) -> _Brief:
-    known = current(ports, acting, session).session or SessionState()
-    system = session_texts(ports, acting, session, known, ("system",)).get("system")
-    tools = session_tools(ports, acting, known)
-    tokens = system_tokens(system, tokenizer.count, framing) + tools_tokens(tools, tokenizer.count, framing)
-    return _Brief(system=system, tools=tools, tokens=tokens + framing.reply)
+class _Packing:
+    """One pack in the making."""
 
+    def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> None:
+        self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
+        self._state = _line_state(ports, acting, seen)
+        self._counting = self._counted()
+        self._mark = marks(ports.journal.secret, acting.tenant)
+        self._wanted, self._budget, self._limited_by = self._limits()
 
-def _standing(
-    ports: Ports, acting: Acting, stream: str, tokenizer: Tokenizer, framing: Framing, room: int
-) -> list[Summary]:
-    """The newest summaries that leave at least half of the room to the conversation, oldest first."""
-    found: list[Summary] = []
-    left = room // 2
-    for summary in summing.standing(ports, acting, stream):
-        left -= summing.summary_tokens(summary.text, tokenizer, framing)
-        if left < 0 and found:
-            break
-        found.append(summary)
-    return found[::-1]
+    def made(self) -> Packed:
+        """The best that fits."""
+        brief, first = self._briefed()
+        notes = note_segments(brief.notes, self._counting.count)
+        fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
+        ending = self._ending(max(self._budget - fixed, 0))
+        crumbs = self._crumbs()
+        found = evidence.gathered(
+            self._ports, self._acting, self._seen, self._asked, ending.messages, max(self._budget - fixed, 0)
+        )
+        before = packed.last_of(self._ports, self._acting, self._seen.line, self._state, self._window())
+        sources = self._sources(fixed, crumbs, ending, found, brief)
+        fitted = self._fit(sources, before)
+        given = Gathered(
+            line=self._seen.line,
+            system=brief.system,
+            tools=brief.tools,
+            brief=brief.context,
+            brief_segment=first,
+            notes=notes,
+            crumbs=tuple(crumb for crumb, _ in crumbs),
+            standing=ending.summaries,
+            messages=0 if self._state.line is None else self._state.line.messages,
+            follows=follows(ending),
+            overhead=self._counting.framing.reply,
+            budget=self._budget,
+            layout=self._asked.layout,
+            model=self._counting.info.name or None,
+            tokenizer=self._counting.tokenizer.name,
+            exact=self._is_exact(),
+            window=self._window(),
+            limited_by=self._limited_by,
+            metadata=self._metadata(brief),
+            report=found.report,
+            count=self._counting.count,
+            has_history_tools=_has_history_tools(brief),
+            pins=found.pins,
+            fresh=ending.fresh,
+            kept_as=self._counting.kept_as,
+            before=() if before is None else before.manifest,
+        )
+        return assembled(fitted, sources, given)
 
+    def _counted(self) -> _Counting:
+        session = None if self._seen.session is None else current(self._ports, self._acting, self._seen.session).session
+        info = models(self._ports).info(None if session is None else session.model)
+        name = self._asked.tokenizer or (None if session is None else session.tokenizer) or info.tokenizer
+        tokenizer = models(self._ports).tokenizer(name)
+        framing = framing_of(info.provider, info.name)
+        return _Counting(tokenizer, info, framing, counted_as(tokenizer.name, framing))
 
-def _fitted(
-    messages: Sequence[Message],
-    standing: Sequence[Summary],
-    count: summing.CountMessage,
-    limits: Limits,
-    tokenizer: Tokenizer,
-    framing: Framing,
-) -> tuple[list[Summary], Window]:
-    """The window beside as many of the newest summaries as leave room for it."""
-    shown = list(standing)
-    while True:
-        reserve = limits.brief + sum(summing.summary_tokens(one.text, tokenizer, framing) for one in shown)
-        most = None if limits.max_messages is None else limits.max_messages - len(shown)
+    def _limits(self) -> tuple[int, int, str | None]:
+        """What was asked for, what may be taken, and what makes that less."""
+        frame, actor = self._seen.frame, self._seen.actor
+        asked = self._asked.budget
+        if frame is None or actor is None:
+            wanted = asked or self._counting.info.input_budget
+            return wanted, wanted, None
+        live = current(self._ports, self._acting, actor).frames
+        most = stack.tightest(stack.ancestry(live, frame.id)).context_tokens
+        wanted = most if asked is None else asked
+        budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
+        available = frame.tokens.available
+        if available is not None and available < budget:
+            budget, limited_by = available, "available"
+        if budget < 1:
+            raise BudgetExhausted(
+                f"Frame {frame.id} has nothing left to spend, so there is nothing to pack for. End it, or raise its "
+                "tokens.",
+                left=0,
+            )
+        return wanted, budget, limited_by
+
+    def _briefed(self) -> tuple[Brief, Segment]:
+        """The brief and its segment, from memory as long as nothing was written where it comes from."""
+        heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
+        versions = tuple(0 if head is None else head.version for head in heads)
+        place = (self._acting.tenant, self._seen.line, f"{self._asked.role} {self._counting.kept_as}")
+        remembered = self._ports.recent if self._seen.frame is None else None
+        known = None if remembered is None else remembered.get(place)
+        if known is not None and known[0] == versions:
+            return known[1], known[2]
+        brief = briefs.brief(
+            self._ports,
+            self._acting,
+            session=self._seen.session,
+            scopes=self._seen.scopes,
+            role=self._asked.role,
+            frame=self._seen.frame,
+        )
+        segment = self._brief_segment(brief)
+        if remembered is not None and not any(origin.part == "entry" for origin in brief.origins):
+            remembered.put(place, (versions, brief, segment))  # Entries may end by themselves: those are looked at.
+        return brief, segment
+
+    def _brief_segment(self, brief: Brief) -> Segment:
+        """The system prompt and tools, which are beside the messages, and what goes around a request."""
+        counting = self._counting
+        tokens = system_tokens(brief.system, counting.tokenizer.count, counting.framing)
+        tokens += tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
+        return Segment(
+            kind="brief",
+            id="brief",
+            priority="critical",
+            trust="operator",
+            estimated_tokens=tokens + counting.framing.reply,
+            messages=(),
+            origins=brief.origins,
+        )
+
+    def _ending(self, room: int) -> Ending:
+        wanted = recent.Wanted(room=room, max_messages=self._asked.max_messages, kept_as=self._counting.kept_as)
+        return recent.ending(
+            self._ports,
+            self._acting,
+            self._seen.line,
+            self._state,
+            wanted,
+            self._counting.tokenizer,
+            self._counting.framing,
+        )
+
+    def _crumbs(self) -> list[seeing.Crumb]:
+        return [] if self._seen.frame is None else seeing.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
+
+    def _window(self) -> WindowKey:
+        return WindowKey(
+            role=self._asked.role,
+            layout=self._asked.layout,
+            tokenizer=self._counting.tokenizer.name,
+            budget=self._wanted,
+        )
+
+    def _sources(
+        self, fixed: int, crumbs: list[seeing.Crumb], ending: Ending, found: evidence.Gathered, brief: Brief
+    ) -> Sources:
+        count, settings = self._counting.count, self._ports.settings
+        most = UNLIMITED if self._asked.max_messages is None else self._asked.max_messages
+        talk = Conversation(ending.messages, bounds(most, self._budget, count), ending.leading)
+        all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
+        messages = 0 if self._state.line is None else self._state.line.messages
+        return Sources(
+            fixed=fixed,
+            crumbs=all_crumbs,
+            last_crumb=last_crumb,
+            rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars),
+            complete=ending.complete,
+            summaries=tuple(summary_segment(one, self._seen.line, self._mark, count) for one in ending.summaries),
+            items=found.items,
+            forms=Items(self._mark, count),
+            marker=marker_segment(messages, count, tools=_has_history_tools(brief)),
+        )
+
+    def _fit(self, sources: Sources, before: ContextPacked | None) -> Fit:
+        settings = self._ports.settings
+        start = None
+        if before is not None and before.window_stream is not None and before.window_start is not None:
+            start = (before.window_stream, before.window_start)
+        limits = Limits(
+            budget=self._budget,
+            max_messages=UNLIMITED if self._asked.max_messages is None else self._asked.max_messages,
+            floor=CompactionLevel(self._asked.min_compaction),
+            stickiness=self._asked.stickiness,
+            before=start,
+            shares=Shares(
+                conversation=settings.conversation_percent,
+                included=settings.included_percent,
+                memory=settings.memory_percent,
+            ),
+        )
         try:
-            if most is not None and most < 1:
-                raise BudgetTooSmall(required=len(shown) + 1)
-            window = sliding(
-                messages,
-                max_messages=most,
-                max_tokens=limits.budget,
-                count=count,
-                reserve=reserve,
-                leading=limits.leading,
-            )
-        except BudgetTooSmall:
-            if not shown:
+            return fit(sources, limits)
+        except BudgetTooSmall as error:
+            if self._limited_by != "available":
                 raise
-            shown.pop(0)
-            continue
-        return shown, window
+            raise BudgetExhausted(
+                f"Only {self._budget} tokens are left to spend, and a pack needs {error.required}. End the frame, or "
+                "raise its tokens.",
+                left=self._budget,
+            ) from None
+
+    def _is_exact(self) -> bool:
+        tokenizer, info = self._counting.tokenizer, self._counting.info
+        return tokenizer.exact and info.known and tokenizer.name == info.tokenizer
+
+    def _metadata(self, brief: Brief) -> ContextPackMetadata:
+        return ContextPackMetadata(
+            pack_id=None,
+            frame_id=None if self._seen.frame is None else self._seen.frame.id,
+            scope=self._seen.line,
+            role=self._asked.role,
+            created_at=self._ports.clock.now_ms(),
+            log_seq=self._ports.journal.position(),
+            level=CompactionLevel.NONE,
+            layout=self._asked.layout,
+            erased=brief.erased,
+        )
 
 
-def _candidates(
-    ports: Ports,
-    acting: Acting,
-    stream: str,
-    standing: Sequence[Summary],
-    kept_as: str,
-    room: int,
-    max_messages: int | None,
-) -> list[Place]:
-    """Places from the end until the budget is full, and those that are pinned, oldest first."""
-    found: list[Place] = []
-    torn: set[tuple[str, int]] = set()
-    tokens = beyond = 0
+def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
+    """Where the line stands. A frame may not have said anything yet; a session that is not there is refused."""
+    if seen.frame is None:
+        line_of(ports, acting, seen.line)
+    return current(ports, acting, seen.line)
+
+
+def _has_history_tools(brief: Brief) -> bool:
+    return frozenset(NAMES).issubset(tool.name for tool in brief.tools)
+
+
+def follows(ending: Ending) -> dict[tuple[str, int], tuple[str, int]]:
+    """Which message comes after which on the line, where nothing lies between them."""
+    found: dict[tuple[str, int], tuple[str, int]] = {}
     begun = False
-    for place in places(ports, acting, stream):
-        if summing.is_covered(place, standing):
-            break  # Summaries cover a line from its beginning: what is older is covered as well.
-        full = begun and (tokens > room or (max_messages is not None and len(found) > max_messages))
-        if full and (not torn or beyond == MORE):
-            break
-        beyond += full
-        found.append(place)
-        if place.row["role"] == "tool":
-            torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
-        else:
-            torn.discard((place.stream, place.version))
-            begun = True  # Late results alone are no round.
-        # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
-        counted = int(place.row["tokens"] or 0)
-        tokens += counted if place.row["tokenizer"] == kept_as else counted // 3
-    return with_pinned(ports, acting, stream, found)
-
-
-def _counted(
-    ports: Ports, acting: Acting, found: Sequence[Place], tokenizer: Tokenizer, framing: Framing
-) -> tuple[list[Message], dict[int, int]]:
-    """The messages at some places and what each costs with this tokenizer, by identity."""
-    messages = bodies(ports, acting, found)
-    kept_as = counted_as(tokenizer.name, framing)
-    strange = [place for place in found if place.row["tokenizer"] != kept_as or place.row["tokens"] is None]
-    known = _known_counts(ports, acting, strange, kept_as)
-    fresh: dict[str, list[tuple[int, int]]] = {}
-    counts: dict[int, int] = {}
-    for index, place in enumerate(found):
-        message = messages[index]
-        tokens = message.tokens if message.tokenizer == kept_as else known.get((place.stream, place.version))
-        if tokens is None:
-            tokens = message_tokens(message, tokenizer.count, framing)
-            fresh.setdefault(place.stream, []).append((place.version, tokens))
-        messages[index] = replace(message, tokens=tokens, tokenizer=kept_as)
-        counts[id(messages[index])] = tokens
-    for stream, pairs in fresh.items():
-        _note_counts(ports, acting, stream, kept_as, pairs)
-    return messages, counts
-
-
-def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], tokenizer: str) -> dict[tuple[str, int], int]:
-    known: dict[tuple[str, int], int] = {}
-    for stream in dict.fromkeys(place.stream for place in strange):
-        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
-            first, last = min(run), max(run)
-            span = Span(
-                table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(tokenizer,)
-            )
-            for row in ports.journal.span(acting.tenant, stream, span):
-                known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
-    return known
-
-
-def _note_counts(ports: Ports, acting: Acting, stream: str, tokenizer: str, pairs: Sequence[tuple[int, int]]) -> None:
-    facts = TokensCounted(
-        tokenizer=tokenizer, versions=tuple(place for place, _ in pairs), counts=tuple(tokens for _, tokens in pairs)
-    )
-    try:
-        append(ports, acting, [Decided(stream=stream, events=(Draft(type="tokens.counted", facts=facts),))])
-    except (Unavailable, OutcomeUnknown, Refused):
-        return  # It saves work, and nothing else depends on it: reading must not need to write.
+    previous: tuple[str, int] | None = None
+    for place in ending.places:
+        at = (place.stream, place.version)
+        begun = begun or at == ending.since
+        if begun and previous is not None and previous[0] == at[0] and place.row["before"] is None:
+            found[previous] = at
+        previous = at if begun else None
+    return found

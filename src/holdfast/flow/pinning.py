@@ -17,11 +17,13 @@ NEAR = 64
 """How many messages around a pinned one are searched for the calls and results that go with it."""
 
 
-def with_pinned(ports: Ports, acting: Acting, stream: str, found: Sequence[Place]) -> list[Place]:
-    """Some places of a line and those that are pinned, oldest first, each once."""
+def with_pinned(
+    ports: Ports, acting: Acting, stream: str, found: Sequence[Place], first: Sequence[Place]
+) -> list[Place]:
+    """Some places of a line, its first instructions and what is pinned, oldest first, each once."""
     line = segments(stream, line_of(ports, acting, stream))
     kept = {(place.stream, place.version): place for place in found}
-    kept.update({(place.stream, place.version): place for place in leading(ports, acting, stream)})
+    kept.update({(place.stream, place.version): place for place in first})
     for place in _pinned(ports, acting, line):
         kept.update({(one.stream, one.version): one for one in _round(ports, acting, stream, place)})
     nearness = {segment.stream: at for at, segment in enumerate(line)}
@@ -30,7 +32,7 @@ def with_pinned(ports: Ports, acting: Acting, stream: str, found: Sequence[Place
 
 def leading(ports: Ports, acting: Acting, stream: str) -> Iterator[Place]:
     """Instructions that stand at the very beginning of a line, as they do in lists that hold their system prompt."""
-    first = islice(places_after(ports, acting, stream), FIRST)
+    first = islice(places_after(ports, acting, stream, page=FIRST), FIRST)
     return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
 
 

@@ -73,7 +73,7 @@ _TYPES = (
     _type("question.answered", "inbox", frames.QuestionAnswered, frames.AnswerContent),
     _type("question.reissued", "inbox", frames.QuestionReissued, minted="token expires_at"),
     # calls and packs
-    _type("context.packed", "owner", calls.ContextPacked, minted="pack call"),
+    _type("context.packed", "inbox", calls.ContextPacked, minted="pack call at_seq before cached_tokens"),
     _type("model.requested", "owner", calls.ModelRequested, calls.CallContent, minted="call pack"),
     _type("model.responded", "owner", calls.ModelResponded, calls.CallContent, minted="message"),
     _type("model.failed", "owner", calls.CallFailed, calls.CallContent, minted="message"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from holdfast.records.events.conversations import CallRef, Segment, Stretch
@@ -21,6 +23,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     edited: int = 0
     """The version at which something that was said last changed: retracted, summarised or reset."""
     generation: int = 0
+    packed: int = 0
+    """The version of the newest pack that was journaled."""
     ended: bool = False
     fresh: bool = False
     """Whether, after a reset, the next message begins a new generation."""
@@ -93,3 +97,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None
     method: str
     trust: str
+    state: dict[str, Any] | None = None
+    """What was drawn from the messages as data, if that is what it was made for."""

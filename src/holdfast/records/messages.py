@@ -88,6 +88,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pinned: bool = False
     trust: str = "user"
     erased: bool = False
+    policy: str | None = None
+    """What may become of it when the conversation is made shorter, unless it is pinned: compress_first or
+    discard_when_done; without one it is normal."""
 
     @property
     def text(self) -> str:

@@ -54,6 +54,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_context_tokens: int = 4_000
     """Context limit of a frame that is pushed without limits. `HOLDFAST_DEFAULT_CONTEXT_TOKENS`"""
 
+    min_pack_tokens: int = 500
+    """The smallest budget that `hf.index.assemble_context_pack` takes. `HOLDFAST_MIN_PACK_TOKENS`"""
+
+    breadcrumb_tokens: int = 50
+    """Tokens of one breadcrumb, at most. `HOLDFAST_BREADCRUMB_TOKENS`"""
+
+    conversation_percent: int = 60
+    """Share of a pack for the conversation; the rest is for evidence, and what one does not use goes to the other.
+    `HOLDFAST_CONVERSATION_PERCENT`"""
+
+    included_percent: int = 75
+    """Share that evidence which is asked for by name may take, at most. `HOLDFAST_INCLUDED_PERCENT`"""
+
+    memory_percent: int = 15
+    """Share that memories may take, at most. `HOLDFAST_MEMORY_PERCENT`"""
+
+    abbreviate_chars: int = 8_000
+    """Texts longer than this are abbreviated from level light on. `HOLDFAST_ABBREVIATE_CHARS`"""
+
+    cached_windows: int = 256
+    """Ends of conversations kept in memory for the next pack; 0 reads them anew. `HOLDFAST_CACHED_WINDOWS`"""
+
     group_members: int = 64
     """Callers that share one commit, at most. `HOLDFAST_GROUP_MEMBERS`"""
 

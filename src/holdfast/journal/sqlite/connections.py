@@ -20,6 +20,7 @@ from holdfast.errors import Closed, Refused
 from holdfast.journal.sqlite.connection import Durability, open_connection, rewrite_log, translate
 from holdfast.journal.sqlite.forking import unwatch_forks, watch_forks
 from holdfast.journal.sqlite.schema import prepare
+from holdfast.records.batches import Head
 
 MAX_IDLE_READERS = 16
 FORK_PATIENCE = 1.0
@@ -77,11 +78,17 @@ class Connections:
         """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
         with self.reading() as connection:
             connection.execute("SELECT count(*) FROM meta").fetchall()  # A snapshot begins with its first read.
-            self._pinned.connection = connection
+            self._pinned.connection, self._pinned.heads = connection, {}
             try:
                 yield
             finally:
-                self._pinned.connection = None
+                self._pinned.connection = self._pinned.heads = None
+
+    @property
+    def heads(self) -> dict[tuple[str, str], Head | None] | None:
+        """Ends of streams that were read within this thread's snapshot; None outside of one."""
+        found: dict[tuple[str, str], Head | None] | None = getattr(self._pinned, "heads", None)
+        return found
 
     @property
     def pinned(self) -> apsw.Connection | None:

@@ -41,12 +41,13 @@ def event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> S
     return stored_event(row, tenant, stream)
 
 
-def span(connection: apsw.Connection, tenant: int, stream: int, wanted: Span) -> list[Row]:
+def span(connection: apsw.Connection, tenant: str, stream: str, wanted: Span) -> list[Row]:
     """Rows of one stream between two versions."""
     table = TABLES[wanted.table]
     sql = span_sql(table, backwards=wanted.backwards, pinned=wanted.pinned)
     values = (tenant, stream, wanted.after, wanted.until, wanted.limit, *wanted.prefix)
-    return [dict(zip(table.names, row, strict=True)) for row in connection.execute(sql, values)]
+    names = table.names
+    return [dict(zip(names, row, strict=True)) for row in ask(connection, sql, values)]
 
 
 def sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:

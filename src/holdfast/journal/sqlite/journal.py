@@ -106,6 +106,14 @@ class SqliteJournal:
         return self.connections.reading(once=once)
 
     def head(self, tenant: str, stream: str) -> Head | None:
+        known = self.connections.heads  # Within a snapshot it is asked again and again, and stays what it was.
+        if known is None:
+            return self._ask_head(tenant, stream)
+        if (tenant, stream) not in known:
+            known[tenant, stream] = self._ask_head(tenant, stream)
+        return known[tenant, stream]
+
+    def _ask_head(self, tenant: str, stream: str) -> Head | None:
         with self.reading(once=True) as connection:
             rows = ask(connection, queries()["head"], (tenant, stream))
         return _head(stream, rows[0]) if rows else None
@@ -147,11 +155,8 @@ class SqliteJournal:
             return conversations.event(connection, tenant, self._tenant(connection, tenant), id)
 
     def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
-        with self.reading() as connection:
-            head = connection.execute(queries()["head"], (tenant, stream)).fetchone()
-            if head is None:
-                return []
-            return conversations.span(connection, self._tenant(connection, tenant), head[0], span)
+        with self.reading(once=True) as connection:
+            return conversations.span(connection, tenant, stream, span)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self.reading() as connection:

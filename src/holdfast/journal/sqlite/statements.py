@@ -129,11 +129,14 @@ def find(table: Table, column: str | None) -> str:
 
 @cache
 def span(table: Table, *, backwards: bool, pinned: bool) -> str:
-    """Rows of one stream between two versions; (tenant, stream, after, until, limit, prefix …) are bound."""
+    """Rows of one stream between two versions; (tenant, stream, after, until, limit, prefix …) are bound, by name."""
     prefix = "".join(f"AND {name} = ?{number} " for number, name in enumerate(table.key[:-1], 6))
     hint, kept = (" INDEXED BY idx_messages_pinned", "AND pinned = 1 ") if pinned else ("", "")
     return (
-        f"SELECT {', '.join(table.names)} FROM {table.name}{hint} WHERE tenant = ?1 AND stream = ?2 "
+        f"SELECT {', '.join(table.names)} FROM {table.name}{hint} "
+        "WHERE tenant = (SELECT id FROM tenants WHERE name = ?1) "
+        "AND stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant "
+        "WHERE t.name = ?1 AND s.name = ?2) "
         f"AND version > ?3 AND version <= ?4 {prefix}{kept}ORDER BY version {'DESC' if backwards else 'ASC'} LIMIT ?5"
     )
 

@@ -15,6 +15,7 @@ class ModelRequested(Facts, frozen=True):
     frame: str
     model: str | None = None
     pack: str | None = None
+    context_hash: str | None = None
     attempt: int = 1
     hosted_tools: bool = False
     if_interrupted: str = "retry"
@@ -98,12 +99,12 @@ class CallContent(Content, frozen=True):
     response: Any = None
 
 
-class ContextPacked(Facts, frozen=True):
-    """What a model was shown: each segment's source and cut, so that it can be shown again."""
+class ContextPacked(Facts, frozen=True, kw_only=True):
+    """What a model was shown: each piece's source and cut, so that it can be shown again. `before` is the last one."""
 
     pack: str
     call: str
-    frame: str | None
+    frame: str | None = None
     digest: str
     level: str
     layout: str
@@ -112,28 +113,52 @@ class ContextPacked(Facts, frozen=True):
     renderer: int
     settings: str
     budget: int
+    asked: int
+    """The budget that was asked for, before any limit."""
     used: int
     role: str = "main"
+    model: str | None = None
+    at_seq: int = 0
+    window_stream: str | None = None
     window_start: int | None = None
     cached_tokens: int = 0
     limited_by: str | None = None
     breakdown: dict[str, int] = {}
-    manifest: tuple[PackedSegment, ...] = ()
+    manifest: tuple[PackedPiece, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    shown: int = 0
+    """How many messages of the line are shown."""
+    truncated: int = 0
+    """How many messages of the line are neither shown nor summarised."""
+    stable: int = 0
+    """How many segments come before what was fetched for this call only."""
+    before: int = 0
 
 
-class PackedSegment(Facts, frozen=True):
-    """One piece of a pack: where it came from and what was cut."""
+class PackedPiece(Facts, frozen=True, kw_only=True):
+    """One piece of a pack: where it came from, what was cut, what it took."""
 
     kind: str
-    tokens: int
+    id: str
+    tokens: int = 0
     stream: str | None = None
     first: int | None = None
     last: int | None = None
+    part: str | None = None
     handle: str | None = None
+    handle_stream: str | None = None
     handle_version: int | None = None
     artifact: str | None = None
     entry: str | None = None
-    entry_version: int | None = None
     cut: str | None = None
     trust: str | None = None
-    priority: int | None = None
+    priority: str | None = None
+
+
+class LeftOut(Facts, frozen=True, kw_only=True):
+    """A candidate that is not in a pack, and why, in one word."""
+
+    id: str
+    kind: str
+    why: str
+    tokens: int | None = None

@@ -72,9 +72,10 @@ class SessionClosed(Facts, frozen=True):
 
 
 class ThreadOpened(Facts, frozen=True):
-    """First event of a line, and of its next generation."""
+    """First event of a line, and of its next generation. A private one is a frame's own."""
 
     generation: int = 0
+    private: bool = False
 
 
 class CallRef(msgspec.Struct, frozen=True, array_like=True):

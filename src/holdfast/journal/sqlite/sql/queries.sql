@@ -127,7 +127,7 @@ CROSS JOIN streams AS s
     ON s.tenant = l.tenant AND s.session_id = l.session_id AND s.thread_id IS NULL AND s.actor_id IS NULL
 CROSS JOIN sessions AS p ON p.tenant = s.tenant AND p.stream = s.id
 CROSS JOIN events AS e ON e.tenant = s.tenant AND e.stream = s.id AND e.version = p.opened_version
-WHERE t.tenant = (SELECT id FROM tenants WHERE name = ?1) AND (t.newest_at, t.stream) < (?2, ?3)
+WHERE t.tenant = (SELECT id FROM tenants WHERE name = ?1) AND t.private = 0 AND (t.newest_at, t.stream) < (?2, ?3)
     AND ?5 IS NULL AND (?6 IS NULL OR p.status = ?6)
     AND NOT EXISTS (
         SELECT 1 FROM streams AS o INDEXED BY idx_frames_session_thread

@@ -352,6 +352,8 @@ CREATE TABLE threads (
     floor               INTEGER NOT NULL,
     edited              INTEGER NOT NULL,
     generation          INTEGER NOT NULL,
+    packed              INTEGER NOT NULL,
+    private             INTEGER NOT NULL,
     ended               INTEGER NOT NULL,
     fresh               INTEGER NOT NULL,
     shared              TEXT,
@@ -365,7 +367,7 @@ CREATE TABLE threads (
     FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX idx_threads_activity ON threads (tenant, newest_at, stream);
+CREATE INDEX idx_threads_activity ON threads (tenant, newest_at, stream) WHERE private = 0;
 
 -- `round` is the version of the message that its round begins with; `retracted` that of the retraction;
 -- `before` leads over messages that had been retracted when this one was appended.

@@ -1,0 +1,116 @@
+"""What is shown of a conversation before its newest round: summaries, a mark for what is not shown, and a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.pack.rounds import OUTPUTS, Form, Rounds
+from holdfast.core.pack.window import dense_start, grid_start, sticky_start
+from holdfast.records.packs import Segment
+
+
+class Older(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen."""
+
+    summaries: tuple[Segment, ...]
+    forms: dict[int, Form]
+    first: int
+    """The first round of the window."""
+    marked: bool
+    tokens: int
+
+
+class Choosing(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to choose from, and how much may be taken."""
+
+    rounds: Rounds
+    form: Callable[[int], Form]
+    shown: Mapping[int, Form]
+    """Rounds that are shown already: the newest, and what is pinned."""
+    complete: bool
+    summaries: tuple[Segment, ...]
+    marker: Segment | None
+    room: int
+    messages: int
+    stickiness: float
+    before: tuple[str, int] | None
+
+    def chosen(self) -> Older:
+        """As many summaries and rounds as fit, from a place where the window can stay."""
+        summaries = self._fitting_summaries()
+        room = self.room - sum(one.estimated_tokens for one in summaries)
+        messages = self.messages - len(summaries)
+        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown]
+        tokens, sizes = self._measured(older, room)
+        fits = self.complete and sum(tokens) <= room and sum(sizes) <= messages
+        marked = not fits and self.marker is not None and self.marker.estimated_tokens <= room
+        if marked and self.marker is not None:
+            room -= self.marker.estimated_tokens
+        start = self._start(older, tokens, sizes, room, messages)
+        forms = {nth: self.form(nth) for nth in older[start:]}
+        if start and not self.stickiness:
+            start -= self._edge(older[start - 1], forms, room, messages)
+        taken = sum(form.tokens for form in forms.values())
+        # The mark is no message that anybody asked for: it does not take the place of one.
+        marked = marked and sum(len(form.messages) for form in forms.values()) < messages
+        first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
+        return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
+
+    def _measured(self, older: Sequence[int], room: int) -> tuple[list[int], list[int]]:
+        """Tokens and messages of each; those that are too far back to fit are not looked at, and take too much."""
+        tokens, sizes, left = [], [], room
+        for nth in reversed(older):
+            form = self.form(nth) if left >= 0 else None
+            tokens.append(room + 1 if form is None else form.tokens)
+            sizes.append(1 if form is None else len(form.messages))
+            left -= tokens[-1]
+        return tokens[::-1], sizes[::-1]
+
+    def _fitting_summaries(self) -> tuple[Segment, ...]:
+        """The newest summaries that leave half of the room to the rounds after them; one if it fits at all."""
+        found: list[Segment] = []
+        left = self.room // 2
+        for summary in reversed(self.summaries):
+            left -= summary.estimated_tokens
+            alone = not found and summary.estimated_tokens <= self.room
+            if (left < 0 and not alone) or len(found) >= self.messages:
+                break
+            found.append(summary)
+        return tuple(reversed(found))
+
+    def _start(
+        self, older: Sequence[int], tokens: Sequence[int], sizes: Sequence[int], room: int, messages: int
+    ) -> int:
+        """Which of the older rounds is the first to be shown."""
+        least = dense_start(sizes, messages)
+        open_to = [room + 1 if at < least else size for at, size in enumerate(tokens)]
+        if not self.stickiness:
+            return dense_start(open_to, room)
+        share = room + sum(form.tokens for form in self.shown.values())
+        before = self._before(older)
+        if before is not None:
+            return sticky_start(open_to, room, share, before, self.stickiness)
+        places = [self.rounds.talk.head(nth).version for nth in older]
+        return grid_start(open_to, places, room)
+
+    def _before(self, older: Sequence[int]) -> int | None:
+        """Where the last journaled window began, among these rounds; -1 if further back than all of them."""
+        if self.before is None or not self.rounds.number:
+            return None
+        for at, nth in enumerate([*older, self.rounds.number - 1]):
+            head = self.rounds.talk.head(nth)
+            if (head.stream, head.version) == self.before:
+                return at
+        return None if self.complete else -1
+
+    def _edge(self, nth: int, forms: dict[int, Form], room: int, messages: int) -> int:
+        """In a dense window, the round at its edge enters with its tool outputs shortened: 1 if it could."""
+        left = room - sum(form.tokens for form in forms.values())
+        said = sum(len(form.messages) for form in forms.values())
+        form = self.rounds.within(self.form(nth), left, OUTPUTS)
+        if form.tokens > left or said + len(form.messages) > messages:
+            return 0
+        forms[nth] = form
+        return 1

@@ -1,0 +1,35 @@
+"""Why something is in a pack or not: one word in the journal, a sentence for people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REASONS: Final[dict[str, str]] = {
+    "always": "always shown",
+    "newest": "the newest round is always shown",
+    "pinned": "pinned",
+    "first": "the first instructions are always shown",
+    "critical": "critical evidence is always shown",
+    "asked_for": "asked for by name",
+    "fits": "there was room",
+    "window": "within the window",
+    "edge": "at the edge of the window, with its tool outputs shortened",
+    "older": "older than the window",
+    "covered": "a summary stands for it",
+    "no_room": "no room was left for it",
+    "level": "left out at this level of compaction",
+    "excluded": "excluded by the caller",
+    "failed": "could not be read",
+    "not_read": "not looked at: more important evidence filled the pack",
+    "missing": "asked for by name, and not to be found",
+    "erased": "its content was erased",
+    "cut": "it was cut out of what is shown",
+    "repeated": "a summary repeats it",
+    "retracted": "it had been taken back",
+    "reset": "it was said before the conversation began anew",
+}
+
+
+def sentence(reason: str) -> str:
+    """A reason in words."""
+    return REASONS.get(reason, reason)

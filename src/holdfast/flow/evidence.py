@@ -1,0 +1,223 @@
+"""What a pack may show beside the conversation: evidence of a frame and memories, read and in order.
+
+Whatever cannot be read is left out and said so; only what is critical must be there. What was excluded is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.fencing import MEMORY_LABEL, evidence_label
+from holdfast.core.pack.assembling import Report
+from holdfast.core.pack.items import Item
+from holdfast.core.words import folded, terms
+from holdfast.errors import EvidenceFailed, HoldfastError
+from holdfast.flow import recalling, resolving, ruling, seeing
+from holdfast.flow.artifacts import artifact_name
+from holdfast.flow.seeing import Seen
+from holdfast.flow.showing import handle_info
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Erased
+from holdfast.records.frames import PRIORITY_SCORE
+from holdfast.records.messages import Message
+from holdfast.records.packs import MAIN_ROLE, CompactionLevel, Decision, Layout, Origin
+from holdfast.records.resume import HandleInfo
+
+MOST_READ = 256
+"""Handles that are read for one pack, at most."""
+CHARACTERS_PER_TOKEN = 4
+_PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
+MEMORY_PRIORITY = "low"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pack is wanted."""
+
+    budget: int | None = None
+    role: str = MAIN_ROLE
+    query: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    force_exclude: bool = False
+    min_compaction: CompactionLevel = CompactionLevel.NONE
+    tokenizer: str | None = None
+    layout: Layout = "stable"
+    stickiness: float = 0.4
+    max_messages: int | None = None
+    recall: int | None = None
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """Items to choose from, what became of the others, and texts from outside by the names of their artifacts."""
+
+    items: tuple[Item, ...] = ()
+    report: Report = Report()
+    pins: tuple[tuple[str, bytes], ...] = ()
+
+
+def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, said: Sequence[Message], room: int) -> Gathered:
+    """Evidence of the frame and memories, as far as they may be shown."""
+    found = _Reading(ports, acting, seen, asked, room)
+    if seen.frame is not None:
+        found.read()
+    else:
+        found.missing = list(asked.include)
+    found.recall(said)
+    return Gathered(
+        items=tuple(found.items),
+        report=Report(
+            missing=tuple(found.missing),
+            refused=tuple(found.refused),
+            failed=found.failed,
+            decisions=tuple(found.decisions),
+        ),
+        pins=tuple(found.pins.items()),
+    )
+
+
+class _Reading:
+    """One pack's reading of evidence."""
+
+    def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> None:
+        self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
+        self._words = frozenset(terms(asked.query)) if asked.query else frozenset()
+        self._left = 2 * room * CHARACTERS_PER_TOKEN
+        self.items: list[Item] = []
+        self.missing: list[str] = []
+        self.refused: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.decisions: list[Decision] = []
+        self.pins: dict[str, bytes] = {}
+
+    def read(self) -> None:
+        """Handles in order of importance, until there is more than could be shown."""
+        for number, (handle, stream) in enumerate(self._wanted()):
+            priority = _PRIORITIES.get(handle.priority, "medium")
+            if handle.id in self._asked.exclude:
+                if priority != "critical" or self._asked.force_exclude:
+                    self._omit(handle, priority, "excluded")
+                    continue
+                self.refused.append(handle.id)
+            important = priority == "critical" or handle.id in self._asked.include
+            if not important and (number >= MOST_READ or self._left < 0):
+                self._omit(handle, priority, "not_read")
+                continue
+            self._take(handle, stream, priority)
+
+    def _wanted(self) -> Iterator[tuple[HandleInfo, str]]:
+        """The frame's own handles, most important first, then those of ancestors that were asked for by name."""
+        frame, stream = self._seen.frame, self._seen.actor
+        assert frame is not None, "only frames have evidence"
+        assert stream is not None, "a frame lives somewhere"
+        own = [handle for handle in frame.handles if handle.removed is None]
+        included = set(self._asked.include)
+        own.sort(key=lambda one: (one.id not in included, -one.priority, one.position))
+        for handle in own:
+            yield handle_info(self._ports, self._acting, stream, handle), stream
+        for name in dict.fromkeys(self._asked.include):
+            if name not in {handle.id for handle in own}:
+                found = seeing.find_handle(self._ports, self._acting, frame.id, name)
+                if found is None:
+                    self.missing.append(name)
+                else:
+                    yield found
+
+    def _take(self, handle: HandleInfo, stream: str, priority: str) -> None:
+        try:
+            found = resolving.resolve(self._ports, self._acting, stream, handle)
+        except EvidenceFailed as error:
+            if priority == "critical":
+                raise
+            self.failed[handle.id] = error.reason
+            self._omit(handle, priority, "erased" if error.erased else "failed")
+            return
+        origin = replace(resolving.origin_of(stream, handle, found), part=handle.kind)
+        if found.outside:
+            body = found.text.encode("utf-8", "replace")
+            name = artifact_name(self._ports.journal.secret, self._acting.tenant, body).hex()
+            origin = replace(origin, artifact=name)
+            self.pins[name] = body
+        text = described(handle.description, found.text)
+        self._left -= len(text)
+        self.items.append(
+            Item(
+                id=handle.id,
+                kind="evidence",
+                label=evidence_label(handle.id, handle.kind, found.trust),
+                text=text,
+                priority=priority,
+                trust=found.trust,
+                origin=origin,
+                mandatory=handle.id in self._asked.include,
+                relevance=self._relevance(text),
+                recency=handle.at,
+                position=handle.position,
+                type=handle.kind,
+                source=found.source,
+            )
+        )
+
+    def _relevance(self, text: str) -> float:
+        """The share of the question's words that a text has."""
+        if not self._words:
+            return 0.0
+        words = set(folded(text).split())
+        return sum(1 for word in self._words if word in words) / len(self._words)
+
+    def _omit(self, handle: HandleInfo, priority: str, reason: str) -> None:
+        self.decisions.append(
+            Decision(
+                id=handle.id,
+                kind="evidence",
+                outcome="omitted",
+                reason=reason,
+                priority=priority,
+                tokens=handle.tokens,
+                trust=handle.trust,
+            )
+        )
+
+    def recall(self, said: Sequence[Message]) -> None:
+        """Memories that go with what was asked last; a search that fails leaves them out."""
+        limit, scopes = ruling.recall_of(self._ports, self._acting, self._seen.line)
+        limit = limit if self._asked.recall is None else self._asked.recall
+        if not limit:
+            return
+        query = self._asked.query or _last_question(said)
+        try:
+            found = recalling.memories(self._ports, self._acting, scopes, query, limit) if query else []
+        except HoldfastError as error:
+            self.failed["memory"] = str(error)
+            return
+        for position, memory in enumerate(found):
+            self.items.append(
+                Item(
+                    id=memory.id,
+                    kind="memory",
+                    label=MEMORY_LABEL,
+                    text=memory.text,
+                    priority=MEMORY_PRIORITY,
+                    trust=memory.trust,
+                    origin=Origin(
+                        kind="memory",
+                        stream=memory.scope,
+                        first=memory.version,
+                        last=memory.version,
+                        entry=memory.key,
+                    ),
+                    relevance=memory.score,
+                    position=position,
+                )
+            )
+
+
+def described(description: str | Erased | None, text: str) -> str:
+    """What a handle says about its evidence, and the evidence."""
+    return f"{description}\n\n{text}" if isinstance(description, str) and description else text
+
+
+def _last_question(said: Sequence[Message]) -> str:
+    return next((message.text for message in reversed(said) if message.role == "user" and message.text), "")

@@ -1,0 +1,336 @@
+"""A journaled pack, shown again exactly as it was: every piece read from where it came from, in O(pack).
+
+Nothing of today's settings, windows or strategies takes part, so it is the same after the packer has changed. What
+was erased since is shown as erased; anything else that differs means that the journal is damaged, and is said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import decode_event
+from holdfast.core.counting import counted_as, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.core.fencing import MEMORY_LABEL, evidence_label, lowest, marks
+from holdfast.core.naming import handle_of
+from holdfast.core.pack.assembling import breakdown, is_guessed
+from holdfast.core.pack.items import remade_text, shown
+from holdfast.core.pack.parts import crumb_segment, note_segments, remade_marker, summary_segment
+from holdfast.core.pack.pieces import RENDERER, digest
+from holdfast.core.pack.rounds import remade
+from holdfast.core.pairing import repaired
+from holdfast.errors import CallNotFound, Corrupt, NewerSchema, NotFound
+from holdfast.flow import briefs, seeing, summing
+from holdfast.flow.conversing import models
+from holdfast.flow.reloading import evidence_text, memory_text, messages_of, origin_of
+from holdfast.flow.showing import raw_id
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.calls import ContextPacked, PackedPiece
+from holdfast.records.events.envelope import Event
+from holdfast.records.lines import Summary
+from holdfast.records.messages import Message
+from holdfast.records.packs import (
+    CompactionLevel,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    Packed,
+    RetrievedEvidence,
+    Segment,
+    TokenSummary,
+    WindowKey,
+)
+
+
+def pack_at(ports: Ports, acting: Acting, call: str) -> Packed:
+    """The pack that a call was given, by the id of the call or of the pack."""
+    return rebuilt(ports, acting, packed_event(ports, acting, call))
+
+
+def packed_event(ports: Ports, acting: Acting, call: str) -> Event:
+    """The event of the pack that a call was given."""
+    stored = ports.journal.event(acting.tenant, raw_id(call, "call"))
+    if stored is not None and stored.type == "model.requested":
+        pack = decode_event(stored).facts.pack
+        if pack is None:
+            raise NotFound(f"Call {call} was begun without a pack, so there is none to show. Give it one.")
+        stored = ports.journal.event(acting.tenant, raw_id(pack, "pack"))
+    if stored is None or stored.type != "context.packed":
+        raise CallNotFound(f"There is no model call {call} with a pack. Check its id and the tenant.")
+    return decode_event(stored)
+
+
+def rebuilt(ports: Ports, acting: Acting, event: Event) -> Packed:
+    """A journaled pack as it was shown."""
+    facts: ContextPacked = event.facts
+    if facts.renderer > RENDERER:
+        raise NewerSchema("This pack was made by a later release. Install that one to see it.")
+    with ports.journal.snapshot():
+        return _Rebuilding(ports, acting, event).made()
+
+
+class _Rebuilding:
+    """One pack, piece by piece."""
+
+    def __init__(self, ports: Ports, acting: Acting, event: Event) -> None:
+        self._ports, self._acting, self._event = ports, acting, event
+        self._facts: ContextPacked = event.facts
+        self._line = event.stream
+        self._mark = marks(ports.journal.secret, acting.tenant)
+        info = models(ports).info(self._facts.model)
+        self._framing = framing_of(info.provider, info.name)
+        self._tokenizer = models(ports).tokenizer(self._facts.tokenizer)
+        self._kept_as = counted_as(self._tokenizer.name, self._framing)
+        self._erased: list[str] = []
+        self._summaries: list[Summary] = []
+        self._crumbs: list[FrameBreadcrumb] = []
+        self._evidence: list[RetrievedEvidence] = []
+
+    def _count(self, message: Message) -> int:
+        if message.tokens is not None and message.tokenizer == self._kept_as:
+            return message.tokens
+        return message_tokens(message, self._tokenizer.count, self._framing)
+
+    def made(self) -> Packed:
+        """All of it; refuses what is neither the same nor erased."""
+        brief = briefs.reload(self._ports, self._acting, [origin_of(one) for one in self._brief_pieces()])
+        self._erased += brief.erased
+        self._notes = note_segments(brief.notes, self._count)
+        self._rounds = self._conversation()
+        segments = [segment for piece in self._grouped() for segment in self._segments(piece, brief)]
+        said = [message for one in segments if one.kind == "conversation" for message in one.messages]
+        pack = self._packed(brief, segments, [message for message in said if not _is_mark(message)])
+        same = digest(self._ports.journal.secret, self._acting.tenant, pack) == self._facts.digest
+        if not same and not self._erased:
+            raise Corrupt(f"Pack {self._facts.pack} is not what it was when it was journaled. Run `holdfast verify`.")
+        return pack
+
+    def _brief_pieces(self) -> list[PackedPiece]:
+        return [piece for piece in self._facts.manifest if piece.kind == "brief" and piece.part != "note"]
+
+    def _grouped(self) -> list[list[PackedPiece]]:
+        """Pieces of one segment together: a brief and breadcrumbs have several."""
+        found: list[list[PackedPiece]] = []
+        if not self._brief_pieces():
+            found.append([])  # There was nothing to say, and it was said first.
+        for piece in self._facts.manifest:
+            several = piece.kind == "breadcrumb" or (piece.kind == "brief" and piece.part != "note")
+            if several and found and found[-1] and (found[-1][0].kind, found[-1][0].id) == (piece.kind, piece.id):
+                found[-1].append(piece)
+            else:
+                found.append([piece])
+        return found
+
+    def _segments(self, group: Sequence[PackedPiece], brief: briefs.Brief) -> list[Segment]:
+        if not group or (group[0].kind == "brief" and group[0].part != "note"):
+            return [self._brief_segment(brief)]
+        piece = group[0]
+        match piece.kind:
+            case "brief":
+                return [self._notes[(piece.first or 1) - 1]]
+            case "breadcrumb":
+                return [self._breadcrumbs(group)]
+            case "summary":
+                return [self._summary(piece)]
+            case "conversation":
+                return self._said(piece)
+        return [self._item(piece)]
+
+    def _brief_segment(self, brief: briefs.Brief) -> Segment:
+        tokens = system_tokens(brief.system, self._tokenizer.count, self._framing)
+        tokens += tools_tokens(brief.tools, self._tokenizer.count, self._framing) + self._framing.reply
+        return Segment(
+            kind="brief",
+            id="brief",
+            priority="critical",
+            trust="operator",
+            estimated_tokens=tokens,
+            messages=(),
+            origins=brief.origins,
+        )
+
+    def _breadcrumbs(self, group: Sequence[PackedPiece]) -> Segment:
+        goals = []
+        for piece in group:
+            goal, gone = seeing.reload_breadcrumb(self._ports, self._acting, origin_of(piece))
+            self._erased += [piece.id] if gone else []
+            goals.append(goal)
+        for depth, goal in enumerate(goals):
+            self._crumbs.append(FrameBreadcrumb(frame_id="", depth=depth, goal=goal, status=""))
+        return crumb_segment(goals, [origin_of(piece) for piece in group], self._mark, self._count)
+
+    def _summary(self, piece: PackedPiece) -> Segment:
+        found = summing.summary_at(self._ports, self._acting, piece.stream or "", piece.first or 0)
+        if found.text == summing.ERASED_SUMMARY:
+            self._erased.append(piece.id)
+        self._summaries.append(found)
+        return summary_segment(found, self._line, self._mark, self._count)
+
+    # the conversation
+
+    def _conversation(self) -> dict[tuple[str, int], list[Message]]:
+        """Every round that was shown, by the place of its first message, made valid as it was then."""
+        runs = [piece for piece in self._facts.manifest if piece.kind == "conversation" and piece.part is None]
+        streams = list(dict.fromkeys(piece.stream for piece in runs))
+        loaded: dict[tuple[int, int], Message] = {}
+        for piece in runs:
+            for message in messages_of(self._ports, self._acting, piece):
+                loaded[streams.index(piece.stream), message.version] = message
+        rounds: dict[tuple[str, int], list[Message]] = {}
+        head = ("", 0)
+        for message in repaired([message for _, message in sorted(loaded.items())]).messages:
+            if message.role != "tool":
+                head = (message.stream, message.version)
+            rounds.setdefault(head, []).append(message)
+        return rounds
+
+    def _said(self, piece: PackedPiece) -> list[Segment]:
+        if piece.part is not None:
+            return [remade_marker(piece.cut or "0:", self._count)]
+        heads = sorted(
+            place
+            for place in self._rounds
+            if place[0] == piece.stream and (piece.first or 0) <= place[1] <= (piece.last or 0)
+        )
+        return [self._round(self._rounds[place], piece) for place in heads]
+
+    def _round(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
+        recipe = [] if piece.cut is None else piece.cut.split(",")
+        form = remade(messages, recipe, self._line)
+        gone = [message for message in messages if message.erased]
+        id = handle_of(messages[0], self._line)
+        self._erased += [id] if gone else []
+        return Segment(
+            kind="conversation",
+            id=id,
+            priority=piece.priority or "medium",
+            trust=lowest(*(message.trust for message in messages)),
+            estimated_tokens=sum(map(self._count, form)),
+            messages=tuple(form),
+            origins=(replace(origin_of(piece), first=messages[0].version),),
+            shortened=1 if recipe else 0,
+        )
+
+    # evidence and memories
+
+    def _item(self, piece: PackedPiece) -> Segment:
+        origin, trust = origin_of(piece), piece.trust or "external"
+        gone = False
+        if piece.kind == "memory":
+            text, gone = memory_text(self._ports, self._acting, origin)
+            label = MEMORY_LABEL
+        else:
+            text, gone = evidence_text(self._ports, self._acting, origin)
+            label = evidence_label(piece.id, piece.part or "evidence", trust)
+        self._erased += [piece.id] if gone else []
+        told = remade_text(text, piece.cut, piece.id)
+        message = shown(label, told, piece.id, piece.kind, trust, self._mark)
+        segment = Segment(
+            kind="memory" if piece.kind == "memory" else "evidence",
+            id=piece.id,
+            priority=piece.priority or "medium",
+            trust=trust,
+            estimated_tokens=self._count(message),
+            messages=(message,),
+            origins=(origin,),
+            shortened=max(len(text) - len(told), 0),
+        )
+        if piece.kind == "evidence":
+            self._evidence.append(_retrieved(segment, piece))
+        return segment
+
+    # the whole
+
+    def _packed(self, brief: briefs.Brief, segments: list[Segment], said: list[Message]) -> Packed:
+        facts = self._facts
+        level = CompactionLevel(facts.level)
+        stream = facts.window_stream
+        return Packed(
+            system=brief.system,
+            tools=brief.tools,
+            segments=tuple(segments),
+            summaries=tuple(self._summaries),
+            conversation=ConversationSlice(
+                messages=tuple(said),
+                message_count=len(said),
+                truncated_count=facts.truncated,
+                estimated_tokens=sum(map(self._count, said)),
+            ),
+            brief=brief.context,
+            breadcrumbs=tuple(self._crumbs),
+            evidence=tuple(self._evidence),
+            token_summary=TokenSummary(
+                budget=facts.budget,
+                used=facts.used,
+                remaining=max(facts.budget - facts.used, 0),
+                breakdown=breakdown(segments, self._framing.reply),
+                compaction_level=level,
+            ),
+            metadata=ContextPackMetadata(
+                pack_id=facts.pack,
+                frame_id=facts.frame,
+                scope=self._line,
+                role=facts.role,
+                created_at=self._event.at,
+                log_seq=facts.at_seq,
+                level=level,
+                layout="classic" if facts.layout == "classic" else "stable",
+                omitted=tuple(one.id for one in facts.left_out),
+                erased=tuple(dict.fromkeys(self._erased)),
+            ),
+            decisions=_decisions(facts, segments),
+            model=facts.model,
+            tokenizer=facts.tokenizer,
+            exact=facts.exact and not any(map(is_guessed, said)),
+            window=WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
+            window_start=None if stream is None or facts.window_start is None else (stream, facts.window_start),
+            shortened=sum(1 for one in segments if one.kind == "conversation" and one.shortened),
+            limited_by=facts.limited_by,
+            cached_tokens=facts.cached_tokens,
+            stable=facts.stable,
+        )
+
+
+def _is_mark(message: Message) -> bool:
+    return message.synthetic and message.role == "user"
+
+
+def _retrieved(segment: Segment, piece: PackedPiece) -> RetrievedEvidence:
+    return RetrievedEvidence(
+        handle_id=piece.id,
+        type=piece.part or "",
+        content=segment.text,
+        tokens=segment.estimated_tokens,
+        priority=segment.priority,
+        truncated=piece.cut is not None,
+        source=piece.entry or piece.stream,
+        trust=segment.trust,
+    )
+
+
+def _decisions(facts: ContextPacked, segments: Sequence[Segment]) -> tuple[Decision, ...]:
+    """What was shown and what was not, as far as that was journaled."""
+    found = [
+        Decision(
+            id=one.id,
+            kind=one.kind,
+            outcome="summarised" if one.kind == "summary" else "shortened" if one.shortened else "included",
+            reason="covered" if one.kind == "summary" else "critical" if one.priority == "critical" else "fits",
+            priority=one.priority,
+            shown=one.estimated_tokens,
+            trust=one.trust,
+            count=len(one.messages),
+        )
+        for one in segments
+        if one.kind not in ("brief", "breadcrumb") and one.id != "earlier"
+    ]
+    if facts.truncated:
+        found.append(
+            Decision(id="earlier", kind="conversation", outcome="omitted", reason="older", count=facts.truncated)
+        )
+    for one in facts.left_out:
+        kind = "memory" if one.kind == "memory" else "evidence"
+        found.append(Decision(id=one.id, kind=kind, outcome="omitted", reason=one.why, tokens=one.tokens))  # type: ignore[arg-type]
+    return tuple(found)

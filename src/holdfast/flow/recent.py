@@ -1,0 +1,297 @@
+"""The end of a conversation, as far back as a budget reaches: read once, then only what was said since.
+
+What is kept in memory is a hint. It is used only if the stream says that nothing but messages came since, that the
+summaries are the same, and that nothing was erased anywhere; else it is read anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.ambient import renew_in_child
+from holdfast.core.codec import decode_event
+from holdfast.core.counting import Framing, message_tokens
+from holdfast.core.project_lines import message_row
+from holdfast.flow import summing
+from holdfast.flow.lines import Place, bodies, decoded, places, runs
+from holdfast.flow.pinning import leading, with_pinned
+from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.frames import StreamState
+from holdfast.records.lines import Line, Summary
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.rows import Span
+from holdfast.records.scope import Scope
+
+MORE = 16
+"""Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
+SINCE = 256
+"""Events that are looked at to go on from what is known."""
+SLACK = 2_000
+"""Tokens that are kept beyond what a budget takes, before the end is read anew."""
+GROWTH = frozenset({"message.appended", "tokens.counted", "context.packed"})
+"""Events after which everything that was known before still holds."""
+
+Known = tuple[str, str, str]
+"""Tenant, stream, and the name that counts are kept under."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a line is wanted, and how it is counted."""
+
+    room: int
+    max_messages: int | None
+    kept_as: str
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a line with what is pinned and the first instructions, oldest first, and summaries of the rest."""
+
+    version: int
+    line: Line | None
+    erased: int
+    wanted: Wanted
+    places: tuple[Place, ...] = ()
+    messages: tuple[Message, ...] = ()
+    since: tuple[str, int] | None = None
+    """From this message on nothing of the line is missing."""
+    leading: int = 0
+    """How many of them are the first instructions."""
+    complete: bool = True
+    """Whether no uncovered message is missing."""
+    summaries: tuple[Summary, ...] = ()
+    """Standing ones, oldest first, as far as there may be room for them."""
+    fresh: dict[str, tuple[tuple[int, int], ...]] = {}
+    """Counts that were made just now, by stream: version and tokens."""
+
+
+class RecentCache:
+    """Ends of lines in memory, those that were longest not asked for forgotten first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Known, Any] = OrderedDict()
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    def get(self, place: Known) -> Any:
+        """What is known, or None."""
+        with self._lock:
+            if place in self._kept:
+                self._kept.move_to_end(place)
+            return self._kept.get(place)
+
+    def put(self, place: Known, window: Any) -> None:
+        """What is known now."""
+        with self._lock:
+            self._kept[place] = window
+            self._kept.move_to_end(place)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+
+
+def ending(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    state: StreamState,
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> Ending:
+    """The end of a line, from memory as far as that holds."""
+    head = ports.journal.head(acting.tenant, Scope.GLOBAL.text)
+    erased = 0 if head is None else head.version  # Erasures are noted there.
+    if state.line is None:
+        return Ending(version=state.version, line=None, erased=erased, wanted=wanted)
+    place = (acting.tenant, stream, wanted.kept_as)
+    known: Ending | None = None if ports.recent is None else ports.recent.get(place)
+    found = None
+    if known is not None and _holds(known, state.line, erased, wanted):
+        same = known.version == state.version
+        found = known if same else _grown(ports, acting, stream, state, known, tokenizer, framing)
+    if found is None:
+        found = _read(ports, acting, stream, state, erased, wanted, tokenizer, framing)
+    if ports.recent is not None and found is not known:
+        ports.recent.put(place, found)
+    return found
+
+
+def _holds(known: Ending, line: Line, erased: int, wanted: Wanted) -> bool:
+    before = known.line
+    return (
+        before is not None
+        and known.erased == erased
+        and known.wanted == wanted
+        and (before.edited, before.floor, before.shared, before.generation)
+        == (line.edited, line.floor, line.shared, line.generation)
+    )
+
+
+def _grown(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    state: StreamState,
+    known: Ending,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> Ending | None:
+    """What was known and what came since; None if that is not enough."""
+    query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=state.version, limit=SINCE)
+    stored = ports.journal.read(query)
+    if len(stored) != state.version - known.version or any(event.type not in GROWTH for event in stored):
+        return None
+    events = [decode_event(event) for event in stored if event.type == "message.appended"]
+    pinned = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
+    new = [Place(stream, message_row(event.facts, event.version)) for event in events]
+    messages = decoded(ports, acting, events, pinned)
+    counted, fresh = _counted(ports, acting, new, messages, known.wanted, tokenizer, framing)
+    if sum(message.tokens or 0 for message in (*known.messages, *counted)) > 2 * known.wanted.room + SLACK:
+        return None  # What is kept does not grow with the conversation.
+    return replace(
+        known,
+        version=state.version,
+        line=state.line,
+        places=(*known.places, *new),
+        messages=(*known.messages, *counted),
+        fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
+    )
+
+
+def _noted(stored: Sequence[StoredEvent], known: Ending) -> bool:
+    """Whether somebody journaled the counts that were made here: all of them, as they are kept together."""
+    events = (decode_event(event) for event in stored if event.type == "tokens.counted")
+    return any(event.facts.tokenizer == known.wanted.kept_as for event in events)
+
+
+def _merged(
+    one: dict[str, tuple[tuple[int, int], ...]], other: dict[str, tuple[tuple[int, int], ...]]
+) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
+
+
+def _read(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    state: StreamState,
+    erased: int,
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> Ending:
+    """All of it, from the newest message backwards until the room is full."""
+    standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
+    end, complete = _end(ports, acting, stream, standing, wanted)
+    instructions = list(leading(ports, acting, stream))
+    found = with_pinned(ports, acting, stream, end, instructions)
+    first = {(one.stream, one.version) for one in instructions}
+    messages, fresh = _counted(ports, acting, found, bodies(ports, acting, found), wanted, tokenizer, framing)
+    return Ending(
+        version=state.version,
+        line=state.line,
+        erased=erased,
+        wanted=wanted,
+        places=tuple(found),
+        messages=tuple(messages),
+        since=(end[-1].stream, end[-1].version) if end else None,
+        leading=sum(1 for place in found if (place.stream, place.version) in first),
+        complete=complete,
+        summaries=tuple(standing),
+        fresh=fresh,
+    )
+
+
+def _standing(
+    ports: Ports, acting: Acting, stream: str, wanted: Wanted, tokenizer: Tokenizer, framing: Framing
+) -> list[Summary]:
+    """The newest summaries as far as there may be room for them, oldest first."""
+    found: list[Summary] = []
+    left = wanted.room
+    for summary in summing.standing(ports, acting, stream):
+        if left < 0 and found:
+            break
+        left -= summing.summary_tokens(summary.text, tokenizer, framing)
+        found.append(summary)
+    return found[::-1]
+
+
+def _end(
+    ports: Ports, acting: Acting, stream: str, standing: Sequence[Summary], wanted: Wanted
+) -> tuple[list[Place], bool]:
+    """Places from the newest backwards until the room is full, and whether these are all that no summary covers."""
+    found: list[Place] = []
+    torn: set[tuple[str, int]] = set()
+    tokens = beyond = 0
+    begun = False
+    for place in places(ports, acting, stream):
+        if summing.is_covered(place, standing):
+            return found, True  # Summaries cover a line from its beginning: what is older is covered as well.
+        full = begun and (
+            tokens > wanted.room or (wanted.max_messages is not None and len(found) > wanted.max_messages)
+        )
+        if full and (not torn or beyond == MORE):
+            return found, False
+        beyond += full
+        found.append(place)
+        if place.row["role"] == "tool":
+            torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
+        else:
+            torn.discard((place.stream, place.version))
+            begun = True  # Late results alone are no round.
+        # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
+        counted = int(place.row["tokens"] or 0)
+        tokens += counted if place.row["tokenizer"] == wanted.kept_as else counted // 3
+    return found, True
+
+
+def _counted(
+    ports: Ports,
+    acting: Acting,
+    found: Sequence[Place],
+    messages: Sequence[Message],
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
+    """The messages with what each costs with this tokenizer, and the counts that nobody had made before."""
+    strange = [one for one in found if one.row["tokenizer"] != wanted.kept_as or one.row["tokens"] is None]
+    known = _known_counts(ports, acting, strange, wanted.kept_as)
+    fresh: dict[str, list[tuple[int, int]]] = {}
+    counted = []
+    for place, message in zip(found, messages, strict=True):
+        tokens = message.tokens if message.tokenizer == wanted.kept_as else known.get((place.stream, place.version))
+        if tokens is None:
+            tokens = message_tokens(message, tokenizer.count, framing)
+            fresh.setdefault(place.stream, []).append((place.version, tokens))
+        same = message.tokens == tokens and message.tokenizer == wanted.kept_as
+        counted.append(message if same else replace(message, tokens=tokens, tokenizer=wanted.kept_as))
+    return counted, {stream: tuple(pairs) for stream, pairs in fresh.items()}
+
+
+def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], kept_as: str) -> dict[tuple[str, int], int]:
+    known: dict[tuple[str, int], int] = {}
+    for stream in dict.fromkeys(place.stream for place in strange):
+        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
+            first, last = min(run), max(run)
+            span = Span(table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,))
+            for row in ports.journal.span(acting.tenant, stream, span):
+                known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
+    return known

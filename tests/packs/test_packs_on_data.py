@@ -1,0 +1,142 @@
+"""Packs over real conversations: for every request and share valid, within the budget, well filled, and warm.
+
+Reads conversations of an airline's agent from beside the project where they are, and makes some of the same shape
+where they are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from statistics import mean
+from typing import Any, NamedTuple
+
+import bpe_openai
+import pytest
+
+import holdfast
+from holdfast import ContextPack, Session
+from holdfast.core.wire import openai
+from holdfast.records.messages import Message
+from tests.conversations.provider_rules import anthropic_problems, openai_problems
+from tests.conversations.test_windows_on_data import DATA, conversations
+from tests.scale import volume
+
+MODEL = "gpt-4o"
+SHARES = (600, 1_000, 2_000, 4_000)
+MEASURED = 2_000
+LEAST_DENSE, LEAST_STICKY, LEAST_KEPT = 0.93, 0.65, 0.70
+
+
+class Request(NamedTuple):
+    """One pack: its share, its fill if the history exceeds the share, and how much of the last one it begins with."""
+
+    share: int
+    fill: float | None
+    kept: float | None
+
+
+@cache
+def _encoding() -> Any:
+    return bpe_openai.get_encoding("o200k_base")
+
+
+@cache
+def tokens_of(text: str) -> int:
+    """Counted by somebody else's tokenizer."""
+    return len(_encoding().encode(text))
+
+
+def independent(request: dict[str, Any]) -> int:
+    """Tokens of a rendered request by the published rule: three for each message, its fields, three for the reply."""
+    total = 3 + sum(tokens_of(json.dumps(tool)) for tool in request.get("tools", ()))
+    for message in request["messages"]:
+        total += 3 + tokens_of(message["role"])
+        content = message.get("content") or ""
+        total += tokens_of(content if isinstance(content, str) else "".join(part.get("text", "") for part in content))
+        for call in message.get("tool_calls", ()):
+            total += 3 + tokens_of(call["function"]["name"]) + tokens_of(call["function"]["arguments"])
+    return total
+
+
+def brief_tokens(session: Session) -> int:
+    """What a pack of nothing but the brief takes."""
+    return session.pack().token_summary.breakdown.brief + session.pack().token_summary.breakdown.overhead
+
+
+def prefix_kept(before: ContextPack | None, after: ContextPack) -> float | None:
+    """The share of the conversation of the last call that this one begins with, in tokens."""
+    if before is None:
+        return None
+    old, new = shown(before), shown(after)
+    total = sum(tokens for _, tokens in old)
+    same = 0
+    for (one, tokens), (other, _) in zip(old, new, strict=False):
+        if one != other:
+            break
+        same += tokens
+    return same / total if total else None
+
+
+def shown(pack: ContextPack) -> list[tuple[str, int]]:
+    """The conversation of a pack, message by message as it is sent, with what each takes."""
+    return [
+        (json.dumps(openai.render([message])["messages"]), message.tokens or 0) for message in pack.conversation.messages
+    ]
+
+
+def packs(share: int, stickiness: float | None, every: int, *, journaled: bool = True) -> Iterator[Request]:
+    """Every request of every conversation, packed as an agent at work would pack it."""
+    more = {} if stickiness is None else {"stickiness": stickiness}
+    nth = 0
+    for number, messages in enumerate(conversations()):
+        with holdfast.open("memory:") as hf:
+            session = hf.session(f"c{number}", system=messages[0]["content"], model=MODEL)
+            budget = brief_tokens(session) + share
+            before: ContextPack | None = None
+            wanted = number % every == 0
+            for at, message in enumerate(messages[1:], 1):
+                if message["role"] == "assistant" and wanted:
+                    nth += 1
+                    pack = session.pack(budget, **more)
+                    check(pack, budget)
+                    history = sum(one.tokens or 0 for one in session.messages())
+                    used = pack.token_summary.used - (budget - share)
+                    fill = used / share if history > share else None
+                    kept = prefix_kept(before, pack) if history > share else None
+                    yield Request(share, fill, kept)
+                    if journaled:
+                        session.begin_model_call(pack)
+                    before = pack
+                if wanted:
+                    session.append(openai.read_messages([message]).messages[0])
+
+
+def check(pack: ContextPack, budget: int) -> None:
+    """Within its budget by any count, and valid for both providers."""
+    assert pack.tokens <= budget
+    request = pack.to_openai()
+    assert independent(dict(request)) <= budget
+    assert openai_problems(dict(request)["messages"]) == []
+    assert anthropic_problems(dict(pack.to_anthropic())) == []
+
+
+def figures(found: list[Request]) -> tuple[float, float]:
+    fills = [one.fill for one in found if one.fill is not None]
+    kept = [one.kept for one in found if one.kept is not None]
+    return mean(fills), mean(kept)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_packs_of_real_conversations_are_valid_within_budget_well_filled_and_warm(share: int) -> None:
+    every = volume(20, 1)
+    dense = figures(list(packs(share, 0.0, every)))
+    sticky = figures(list(packs(share, None, every)))
+    grid = figures(list(packs(share, None, every, journaled=False)))
+    print(f"share {share}: dense fill {dense[0]:.3f} kept {dense[1]:.3f}; sticky {sticky[0]:.3f} {sticky[1]:.3f}; ")
+    print(f"  grid, nothing journaled {grid[0]:.3f} {grid[1]:.3f}; data {'real' if DATA.exists() else 'generated'}")
+    if share == MEASURED:
+        assert dense[0] >= LEAST_DENSE
+        assert sticky[0] >= LEAST_STICKY
+        assert sticky[1] >= LEAST_KEPT
