@@ -1,4 +1,4 @@
-"""Conversations: what they take on disk, an append of four messages, eight threads, a pack, an open session.
+"""Conversations: what they take on disk, an append of four messages, eight threads, an open session.
 
 Peers are measured in the same run and the same rounds, in a process with an environment of their own, each as it
 comes: openai-agents' SQLiteSession, LangGraph's SqliteSaver, Google ADK's session services.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench import session_appends, session_packs, session_size, session_threads
+from bench import session_appends, session_size, session_threads
 from bench.journals import folder
 from bench.peer_kinds import KINDS, OPENAI
 from bench.peer_process import PeerProcess, peer_process
@@ -72,5 +72,4 @@ def run(quick: bool) -> list[Line]:
             shared = session_threads.lines(place, peers, quick)
             # After everything that is timed: one peer writes a gigabyte.
             size = session_size.lines(place, peers, quick)
-        packed = session_packs.lines(place, quick)
-        return [present(peers), *size, *appended, *shared, *packed, *memory(place, quick), *held]
+        return [present(peers), *size, *appended, *shared, *memory(place, quick), *held]

@@ -73,8 +73,12 @@ def counting(journal: Any) -> Iterator[Counts]:
 def _lending(lend: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
     @contextmanager
     def counted(**how: Any) -> Iterator[_Counted]:
-        with lend(**how) as connection, _traced(connection, counts):
-            yield _Counted(connection, counts)
+        with lend(**how) as connection:
+            if isinstance(connection, _Counted):
+                yield connection  # That of a snapshot, lent again within it: what it does is counted already.
+                return
+            with _traced(connection, counts):
+                yield _Counted(connection, counts)
 
     return counted
 

@@ -1,7 +1,7 @@
 """The newest 8 000 tokens of 1 000 messages and of 100 000: the same work, in counts.
 
 Both conversations end with the same words, so what is shown is the same. It is read by a client that has been at
-work, and by one that was just opened and knows nothing.
+work but remembers no window, by one that was just opened and knows nothing, and by one that packed just before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.counting import Counts, counting
 from bench.counts import difference
-from bench.harness import ratios, repeated, rounds, spread
+from bench.harness import Contender, ratios, repeated, rounds, spread
 from bench.journals import ACTING, journal
 from bench.report import Line, at_most, ratio_line
 from bench.session_size import MODEL, SYSTEM
@@ -33,7 +33,9 @@ def name_of(messages: int) -> str:
 
 
 def build(place: Path, messages: int) -> None:
-    """A conversation of so many messages, in lists of 1 000."""
+    """A conversation of so many messages, in lists of 1 000; once for a length."""
+    if (place / name_of(messages)).exists():
+        return
     made = [{"role": role(number), "content": text(number)} for number in range(POOL)]
     with journal(place, name_of(messages), durability="fast") as ports:
         session = Holdfast(ports, ACTING, owner=False).session("alice", system=SYSTEM, model=MODEL)
@@ -47,13 +49,21 @@ def packing(ports: Ports) -> Callable[[], int]:
     return lambda: session.pack(BUDGET).conversation.message_count
 
 
-def warm(place: Path, messages: int) -> tuple[Counts, int]:
-    """What one pack of a client at work asks of SQLite, and how much it shows."""
+def forget(ports: Ports) -> None:
+    """Let go of the ends of conversations that were packed before."""
+    if ports.recent is not None:
+        ports.recent.clear()
+
+
+def warm(place: Path, messages: int, *, known: bool = False) -> tuple[Counts, int]:
+    """What one pack of a client at work asks of SQLite, and how much it shows; `known`, what packs left is used."""
     with journal(place, name_of(messages)) as ports:
         pack = packing(ports)
         shown = pack()
         with counting(ports.journal) as counts:
             for _ in range(SAMPLE):
+                if not known:
+                    forget(ports)
                 assert pack() == shown
     return counts.per(SAMPLE), shown
 
@@ -75,16 +85,34 @@ def lines(place: Path, quick: bool) -> list[Line]:
     found = [
         *_compared(f"pack({BUDGET:,})", lengths, few, many, f"{shown} messages shown"),
         *_compared(f"opened anew and pack({BUDGET:,})", lengths, cold(place, SMALL), cold(place, large), ""),
+        _known(place, large),
     ]
     with ExitStack() as stack:
         contenders = {
-            str(messages): repeated(packing(stack.enter_context(journal(place, name_of(messages)))), SAMPLE)
-            for messages in (SMALL, large)
+            str(messages): _anew(stack.enter_context(journal(place, name_of(messages)))) for messages in (SMALL, large)
         }
         samples = rounds(contenders, 5 if quick else 15)
     times = " and ".join(f"{1000 * spread(values).median:.2f} ms" for values in samples.values())
     what = f"time of pack({BUDGET:,}), {large:,} against {SMALL:,} messages"
     return [*found, ratio_line(what, ratios(samples, str(large), str(SMALL)), None, times)]
+
+
+def _anew(ports: Ports) -> Contender:
+    """Seconds of one pack, many in a row, each as if it were the first."""
+    pack = packing(ports)
+
+    def act() -> None:
+        forget(ports)
+        pack()
+
+    return repeated(act, SAMPLE)
+
+
+def _known(place: Path, messages: int) -> Line:
+    """A few statements, whose pages would be as many percent as there are levels in a tree: no bar."""
+    counts, _ = warm(place, messages, known=True)
+    note = f"{counts.vm_steps:,.0f} VM steps, {counts.pages_read:,.0f} pages, at {messages:,} messages"
+    return Line(what=f"pack({BUDGET:,}) again, nothing new: statements", value=counts.statements, note=note)
 
 
 def _compared(what: str, lengths: str, few: Counts, many: Counts, note: str) -> list[Line]:
