@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.client import Holdfast
 from holdfast.client_session import Session
+from holdfast.core.wire.requests import OpenAIRequest
 from holdfast.errors import HoldfastError, InvalidValue, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow import redacting
 from holdfast.records.scope import Scope
@@ -150,7 +151,7 @@ class DualWrite:
         # The last one is stored again, which its key makes once: if the list was changed, that tells.
         return max(low - 1, 0)
 
-    def to_openai(self, budget: int | None = None) -> dict[str, Any]:
+    def to_openai(self, budget: int | None = None) -> OpenAIRequest:
         """Keyword arguments for the next request: a pack that fits, or the whole list if that has to do."""
         if self._falls_back and not self.catch_up():
             return {"messages": list(self.list)}

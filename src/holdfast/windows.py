@@ -142,7 +142,7 @@ class _Given(Generic[T]):
         ids = [call.provider_id for call in part[0].tool_calls]
         if None in ids or len({*ids}) < len(ids):
             # One id for two calls, or none: such a round is only valid under other ids.
-            return openai.render(part)["messages"]  # type: ignore[no-any-return]
+            return openai.render(part)["messages"]
         back: list[Any] = []
         for message in part:
             source = self._sources.get(id(message))

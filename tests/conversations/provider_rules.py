@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from tests.conversations.cache_rules import cache_problems
+
 WORD_ID = re.compile(r"[a-zA-Z0-9_-]+")
 OPENAI_NAME = re.compile(r"[^\s<|\\/>]{1,64}")
 TEXT_ONLY = {"text"}
@@ -144,10 +146,9 @@ def _responses_content(content: Any, role: Any) -> Iterable[str]:
 def anthropic_problems(kwargs: dict[str, Any]) -> list[str]:
     """What Messages would refuse: first the user, then in turns, calls answered first thing in the next message."""
     wrong: list[str] = []
-    if set(kwargs) - {"system", "messages", "tools"} or not isinstance(kwargs.get("system", ""), str):
+    if set(kwargs) - {"system", "messages", "tools"}:
         wrong.append(f"arguments {sorted(kwargs)}")
-    if "system" in kwargs and not kwargs["system"].strip():
-        wrong.append("a blank system prompt")
+    wrong += [*_anthropic_system(kwargs), *cache_problems(kwargs)]
     messages = kwargs["messages"]
     if messages and messages[0].get("role") != "user":
         wrong.append("0: the first message is not the user's")
@@ -168,6 +169,21 @@ def anthropic_problems(kwargs: dict[str, Any]) -> list[str]:
         if last.get("type") == "text" and last["text"] != last["text"].rstrip():
             wrong.append("end: the last text ends in blanks")
     return wrong
+
+
+def _anthropic_system(kwargs: dict[str, Any]) -> Iterable[str]:
+    if "system" not in kwargs:
+        return
+    given = kwargs["system"]
+    blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
+    if not isinstance(blocks, list) or not blocks:
+        yield f"system {given!r:.40}"
+        return
+    for block in blocks:
+        if block.get("type") != "text" or set(block) - {"type", "text", "cache_control"}:
+            yield f"system {block!r:.40}"
+        elif not block["text"].strip():
+            yield "a blank system prompt"
 
 
 def _is_fresh(given: Any, used: set[str]) -> bool:

@@ -98,3 +98,46 @@ def test_responses_would_refuse_it(items: list[dict[str, Any]]) -> None:
 )
 def test_messages_would_refuse_it(messages: list[dict[str, Any]]) -> None:
     assert anthropic_problems({"messages": messages}) != []
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+TOOL = {"name": "f", "input_schema": {"type": "object"}}
+
+
+def marked(said: str, mark: dict[str, Any] = MARK) -> dict[str, Any]:
+    return {**text(said), **mark}
+
+
+def test_four_marks_are_valid_on_tools_the_system_prompt_and_blocks() -> None:
+    request = {
+        "tools": [{**TOOL, **HOUR}],
+        "system": [marked("s", HOUR)],
+        "messages": [user(marked("a")), assistant(USE), user({**RESULT, **MARK})],
+    }
+    assert anthropic_problems(request) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"messages": [user(*[marked("a")] * 5)]},
+        {"system": [marked("s")], "tools": [{**TOOL, **MARK}], "messages": [user(*[marked("a")] * 3)]},
+        {
+            "messages": [
+                USER,
+                assistant(USE),
+                user({**RESULT, **MARK, "content": [marked(each) for each in "abcd"]}),
+            ]
+        },
+        {"messages": [USER, assistant({"type": "thinking", "thinking": "x", "signature": "s", **MARK}, text("a"))]},
+        {"messages": [user(marked(" "))]},
+        {"messages": [user(marked("a"), marked("b", HOUR))]},
+        {"messages": [user({**text("a"), "cache_control": {"type": "for ever"}})]},
+        {"system": [], "messages": [USER]},
+        {"system": [text(" ")], "messages": [USER]},
+        {"system": [{"type": "image"}], "messages": [USER]},
+    ],
+)
+def test_messages_would_refuse_its_marks_or_its_system_prompt(request_: dict[str, Any]) -> None:
+    assert anthropic_problems(request_) != []

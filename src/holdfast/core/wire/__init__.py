@@ -3,7 +3,8 @@
     reading.py     whatever a caller hands to append: text, a dict, a Message, a provider's response
     openai.py      chat completions        (written by openai_out.py)
     responses.py   OpenAI's Responses      (written by responses_out.py)
-    anthropic.py   Anthropic's Messages    (written by anthropic_out.py)
+    anthropic.py   Anthropic's Messages    (written by anthropic_out.py, marked for the cache by cache_marks.py)
+    requests.py    what a written request holds, as types
     lines.py       holdfast's own JSON lines, lossless
     formats.py     any of these by name, for import and export
     tools.py       tool definitions

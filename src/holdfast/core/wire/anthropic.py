@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.wire.anthropic_out import rendered
+from holdfast.core.wire.cache_marks import marked
 from holdfast.core.wire.calls import id_text, read_call
 from holdfast.core.wire.checking import settled
 from holdfast.core.wire.given import listed, plain
@@ -26,6 +27,7 @@ from holdfast.core.wire.ids import Ids
 from holdfast.core.wire.notes import Notes, Reading
 from holdfast.core.wire.order import Extras, InOrder, metadata_of
 from holdfast.core.wire.parts import decoded, extras_of, malformed_part, text_part
+from holdfast.core.wire.requests import AnthropicRequest
 from holdfast.core.wire.roles import read_role
 from holdfast.core.wire.tools import to_anthropic
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
@@ -75,12 +77,26 @@ def read_message(item: Any, notes: Notes) -> list[Message]:
 
 
 def render(
-    messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
-) -> dict[str, Any]:
-    """Keyword arguments for `messages.create`; `ids="provider"` is for export, the default for sending."""
-    told, out = rendered(messages, system, ids)
-    tool_list = to_anthropic(tools)
-    return {**({"system": told} if told else {}), "messages": out, **({"tools": tool_list} if tool_list else {})}
+    messages: Sequence[Message],
+    *,
+    system: str | None = None,
+    tools: Iterable[ToolDef] = (),
+    ids: Ids = "unique",
+    stable: int | None = None,
+) -> AnthropicRequest:
+    """Keyword arguments for `messages.create`; `ids="provider"` is for export, the default for sending.
+
+    `stable` says how many of the leading messages are the same in the next call, and has cache marks put.
+    """
+    written, told = rendered(messages, system, ids), to_anthropic(tools)
+    if stable is not None:
+        return marked(written, told, stable, len(messages))
+    request: AnthropicRequest = {"messages": written.messages}
+    if written.system:
+        request = {"system": written.system, **request}
+    if told:
+        request["tools"] = told
+    return request
 
 
 def _read_blocks(role: str, blocks: list[Any], extras: dict[str, Any], notes: Notes) -> list[Message]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.wire.calls import arguments_object, failed, shown_result
 from holdfast.core.wire.ids import Ids, WireIds
@@ -26,6 +26,19 @@ LONGEST_ID = 64
 _IMAGES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
 
 
+class Written(NamedTuple):
+    """A system prompt and messages, and of each block the index of the message that it comes from.
+
+    A block that the same message would not become again, were more to follow, has the number of all messages.
+    """
+
+    system: str | None
+    messages: list[dict[str, Any]]
+    sources: list[list[int]]
+    prompt_source: int = -1
+    """The last message that joined the system prompt; -1 if none did."""
+
+
 class _Turn:
     """Neighbours of one role, as one message."""
 
@@ -33,33 +46,38 @@ class _Turn:
 
     def __init__(self, role: str) -> None:
         self.role = role
-        self.blocks: list[Block] = []
+        self.blocks: list[tuple[Block, int]] = []
         self.text: str | None = None
         """The content, as long as it is one text and was given as such."""
         self.extras: dict[str, Any] = {}
 
-    def add(self, message: Message, blocks: list[Block]) -> None:
+    def add(self, message: Message, blocks: list[Block], source: int) -> None:
         plain_text = isinstance(message.content, str) and not self.blocks and len(blocks) == 1
         self.text = blocks[0].get("text") if plain_text and blocks[0]["type"] == "text" else None
-        self.blocks += blocks
+        self.blocks += [(block, source) for block in blocks]
         self.extras |= kept_for(message, "anthropic", "message")
 
+    def close(self) -> None:
+        """Put results first, and leave everything else in its order."""
+        if self.role == "user":
+            # Sorting is stable.
+            self.blocks = sorted(self.blocks, key=lambda each: each[0]["type"] != "tool_result")
+
     def wire(self) -> dict[str, Any]:
-        # Sorting is stable: results first, and everything else in its order.
-        blocks = sorted(self.blocks, key=lambda block: block["type"] != "tool_result")
-        if self.role == "assistant":
-            blocks = self.blocks
-        return {"role": self.role, "content": blocks if self.text is None else self.text, **self.extras}
+        content = [block for block, _ in self.blocks] if self.text is None else self.text
+        return {"role": self.role, "content": content, **self.extras}
 
 
-def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> tuple[str | None, list[dict[str, Any]]]:
+def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Written:
     """The system prompt and the messages. Prompts at the head of the list join the system prompt."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
-    prompts = [system] if system else []
+    prompts, prompt_source = [system] if system else [], -1
     turns: list[_Turn] = []
     for index, message in enumerate(messages):
         if message.role in LABELS and not turns:
-            prompts += [message.text] if message.text.strip() else []
+            if message.text.strip():
+                prompts.append(message.text)
+                prompt_source = index
             continue
         blocks = list(_blocks(message, index, wire, exact=ids == "provider"))
         if not blocks:
@@ -67,27 +85,37 @@ def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> tuple
         role = "assistant" if message.role == "assistant" else "user"
         if not turns or turns[-1].role != role:
             turns.append(_Turn(role))
-        turns[-1].add(message, blocks)
-    out = [turn.wire() for turn in turns]
-    if not out and messages and ids == "unique":
+        turns[-1].add(message, blocks, index)
+    for turn in turns:
+        turn.close()
+    if messages and ids == "unique":
+        _make_sendable(turns, len(messages))
+    return Written(
+        system="\n\n".join(prompts) or None,
+        messages=[turn.wire() for turn in turns],
+        sources=[[source for _, source in turn.blocks] for turn in turns],
+        prompt_source=prompt_source,
+    )
+
+
+def _make_sendable(turns: list[_Turn], count: int) -> None:
+    """What a request needs and a conversation may lack: a message, the user's first, an end that can be continued."""
+    if not turns:
         # Only blanks were said, or instructions, and a request without a message is refused.
-        out.append({"role": "user", "content": NOTHING_SAID})
-    if out and out[0]["role"] == "assistant" and ids == "unique":
-        out.insert(0, {"role": "user", "content": NOT_SHOWN})
-    if out and ids == "unique":
-        _trim_end(out[-1])
-    return "\n\n".join(prompts) or None, out
+        turns.append(_told(NOTHING_SAID, count))
+    if turns[0].role == "assistant":
+        turns.insert(0, _told(NOT_SHOWN, turns[0].blocks[0][1]))
+    end, (last, _) = turns[-1], turns[-1].blocks[-1]
+    if end.role == "assistant" and last["type"] == "text" and last["text"] != last["text"].rstrip():
+        trimmed = last["text"].rstrip()
+        end.blocks[-1] = ({**last, "text": trimmed}, count)
+        end.text = trimmed if end.text is not None else None
 
 
-def _trim_end(message: dict[str, Any]) -> None:
-    """An assistant's message that is to be continued may not end in blanks."""
-    content = message["content"]
-    if message["role"] != "assistant":
-        return
-    if isinstance(content, str):
-        message["content"] = content.rstrip()
-    elif content[-1]["type"] == "text":
-        message["content"] = [*content[:-1], {**content[-1], "text": content[-1]["text"].rstrip()}]
+def _told(text: str, source: int) -> _Turn:
+    turn = _Turn("user")
+    turn.add(Message(role="user", content=text), [{"type": "text", "text": text}], source)
+    return turn
 
 
 def _blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iterator[Block]:

@@ -6,7 +6,7 @@ system prompt and the tools beside them. Lines of holdfast's own form are in `li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -14,13 +14,18 @@ import msgspec
 from holdfast.core.wire import anthropic, openai, responses
 from holdfast.core.wire.ids import Ids
 from holdfast.core.wire.notes import Reading
+from holdfast.core.wire.requests import Request
 from holdfast.core.wire.tools import tool_def
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, Repair, ToolDef
 
 Format = Literal["openai", "responses", "anthropic"]
 FORMATS: tuple[Format, ...] = ("openai", "responses", "anthropic")
-_RENDER = {"openai": openai.render, "responses": responses.render, "anthropic": anthropic.render}
+_RENDER: dict[str, Callable[..., Request]] = {
+    "openai": openai.render,
+    "responses": responses.render,
+    "anthropic": anthropic.render,
+}
 
 
 def read_conversation(format: str, given: Any) -> Reading:
@@ -51,7 +56,7 @@ def render_conversation(
     system: str | None = None,
     tools: Iterable[ToolDef] = (),
     ids: Ids = "provider",
-) -> dict[str, Any]:
+) -> Request:
     """A conversation as a request's keyword arguments, with the provider's own ids unless told otherwise."""
     _check(format)
     return _RENDER[format](messages, system=system, tools=tools, ids=ids)

@@ -27,6 +27,7 @@ from holdfast.core.wire.notes import Notes, Reading
 from holdfast.core.wire.openai_out import rendered
 from holdfast.core.wire.order import InOrder, metadata_of
 from holdfast.core.wire.parts import extras_of, file_media, malformed_part, media_of, text_part
+from holdfast.core.wire.requests import OpenAIRequest
 from holdfast.core.wire.roles import read_role
 from holdfast.core.wire.tools import to_openai
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
@@ -87,7 +88,7 @@ def read_message(item: Any, notes: Notes) -> Message | None:
 
 def render(
     messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
-) -> dict[str, Any]:
+) -> OpenAIRequest:
     """Keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     out: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []

@@ -27,6 +27,7 @@ from holdfast.core.wire.ids import Ids, WireIds
 from holdfast.core.wire.notes import Notes, Reading
 from holdfast.core.wire.order import InOrder, metadata_of
 from holdfast.core.wire.parts import extras_of, file_media, malformed_part, media_of, text_part
+from holdfast.core.wire.requests import ResponsesRequest
 from holdfast.core.wire.responses_out import rendered
 from holdfast.core.wire.roles import read_role
 from holdfast.core.wire.tools import to_responses
@@ -67,14 +68,19 @@ def read_items(items: Iterable[Any], notes: Notes, *, reply: bool = False) -> li
 
 def render(
     messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
-) -> dict[str, Any]:
+) -> ResponsesRequest:
     """Keyword arguments for `responses.create`; `ids="provider"` is for export, the default for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     out: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         out += rendered(messages, message, index, wire, exact=ids == "provider")
+    request: ResponsesRequest = {"input": out}
+    if system:
+        request = {"instructions": system, **request}
     told = to_responses(tools)
-    return {**({"instructions": system} if system else {}), "input": out, **({"tools": told} if told else {})}
+    if told:
+        request["tools"] = told
+    return request
 
 
 class _Group:
