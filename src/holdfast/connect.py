@@ -21,7 +21,9 @@ from holdfast.flow import transfer
 from holdfast.flow.leases import Leases
 from holdfast.flow.meaning import VectorCache
 from holdfast.flow.observers import Observers
+from holdfast.flow.past import Excerpt, looking_back
 from holdfast.flow.reading import check_cursor
+from holdfast.flow.recent import RecentCache
 from holdfast.flow.redacting import check_hook
 from holdfast.flow.sinks import Sinks
 from holdfast.flow.states import StateCache
@@ -43,6 +45,10 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     memory: Any = None
     summarizer: Any = None
     embedder: Any = None
+    documents: Any = None
+    fetcher: Any = None
+    telemetry: Any = None
+    strategies: Any = None
 
 
 def settings_from_environment(environment: dict[str, str] | None = None) -> Settings:
@@ -187,6 +193,20 @@ def check_callable(name: str, given: Any, method: str) -> None:
         raise InvalidValue(f"{name} must be a function, or have a method {method}, not {type(given).__name__}.")
 
 
+def check_port(name: str, given: Any, method: str) -> None:
+    """Something with a method; a class, or a function, is not yet one."""
+    if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+        raise InvalidValue(f"{name} must have a method {method}, not be {given!r:.80}.")
+
+
+def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
+    """Ways of compacting by name, each a function."""
+    named = {} if given is None else given
+    if not isinstance(named, dict) or not all(isinstance(name, str) and callable(made) for name, made in named.items()):
+        raise InvalidValue("strategies must be a mapping from names to functions.")
+    return dict(named)
+
+
 def assemble(
     journal: Journal,
     settings: Settings,
@@ -213,7 +233,20 @@ def assemble(
         transients=Transients(settings.transient_entries),
         sinks=Sinks(),
         vectors=VectorCache(settings.cached_vectors),
+        past=looking_back(_empty),
+        recent=RecentCache(settings.cached_windows),
+        documents=beside.documents,
+        fetcher=beside.fetcher,
+        telemetry=beside.telemetry,
+        strategies=check_strategies(beside.strategies),
     )
+
+
+def _empty(settings: Settings) -> Excerpt:
+    """A journal for what is only looked at."""
+    from holdfast.journal.memory import MemoryJournal
+
+    return MemoryJournal(settings)
 
 
 def connect(
@@ -232,6 +265,11 @@ def connect(
         check_memory(beside.memory)
         check_callable("tokenizer", beside.tokenizer, "count")
         check_callable("summarizer", beside.summarizer, "summarise")
+        check_port("documents", beside.documents, "read")
+        check_port("fetcher", beside.fetcher, "fetch")
+        for method in ("span", "begin_call", "end_call"):
+            check_port("telemetry", beside.telemetry, method)
+        check_strategies(beside.strategies)
     return assemble(open_journal(url, settings, durability), settings, clock, ids, beside)
 
 

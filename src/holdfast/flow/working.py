@@ -7,7 +7,9 @@ from typing import Any
 
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts, budgets, calls, evidence
+from holdfast.core.strategies import priority_of
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
+from holdfast.flow import telling
 from holdfast.flow.change import Changed
 from holdfast.flow.frames import like, on_frame
 from holdfast.flow.redacting import clean
@@ -61,7 +63,8 @@ def add_handle(
     content: frames.HandleContent,
     *,
     handle: str | None = None,
-    priority: str = "medium",
+    priority: str | None = None,
+    policy: str | None = None,
     tokens: int | None = None,
     trust: str | None = None,
     call: str | None = None,
@@ -74,7 +77,17 @@ def add_handle(
         acting,
         frame,
         lambda state: evidence.add_handle(
-            state, frame, name, kind, priority=priority, tokens=tokens, trust=trust, call=call, content=content
+            state,
+            frame,
+            name,
+            kind,
+            priority=priority,
+            policy=policy,
+            tokens=tokens,
+            trust=trust,
+            by=acting.trust,
+            call=call,
+            content=content,
         ),
         key=key,
         same=like(
@@ -82,7 +95,8 @@ def add_handle(
             content,
             frame=frame,
             kind=kind,
-            priority=PRIORITY_SCORE.get(str(priority)),
+            priority=PRIORITY_SCORE.get(str(priority_of(policy, priority))),
+            policy=policy,
             tokens=tokens,
             **({} if handle is None else {"handle": handle}),
         ),
@@ -171,6 +185,8 @@ def begin_model(
         same=like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
     made: str = changed.last("model.requested").call
+    if made == call:  # Else it was begun before, under this key.
+        telling.call_begun(ports, call, frame=frame, model=model)
     return made
 
 
@@ -194,7 +210,8 @@ def end_model(
         doubtful = amounts.usage_of(doubtful)
     content = clean(ports, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
-    return _end(
+    code = None if error is None else _code(content.error)
+    changed = _end(
         ports,
         acting,
         frame,
@@ -205,13 +222,15 @@ def end_model(
             call,
             usage=record,
             finish=finish,
-            error=None if error is None else _code(content.error),
+            error=code,
             retryable=retryable,
             doubtful=None if doubtful is None else amounts.usage_of(doubtful),
             content=content,
         ),
         like(type_name, content, frame=frame, call=call, usage=record),
     )
+    telling.call_ended(ports, call, usage=record, finish=finish, error=code)
+    return changed
 
 
 def begin_tool(
