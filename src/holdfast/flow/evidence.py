@@ -15,11 +15,12 @@ from holdfast.core.pack.assembling import Report
 from holdfast.core.pack.items import Item
 from holdfast.core.words import folded, terms
 from holdfast.errors import EvidenceFailed, HoldfastError
-from holdfast.flow import recalling, resolving, ruling, seeing
+from holdfast.flow import packed, recalling, resolving, ruling, seeing
 from holdfast.flow.artifacts import artifact_name
 from holdfast.flow.seeing import Seen
 from holdfast.flow.showing import handle_info
 from holdfast.ports import Acting, Ports
+from holdfast.records.compaction import Recalled
 from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import PRIORITY_SCORE
 from holdfast.records.messages import Message
@@ -58,23 +59,45 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[tuple[str, bytes], ...] = ()
 
 
-def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, said: Sequence[Message], room: int) -> Gathered:
-    """Evidence of the frame and memories, as far as they may be shown."""
+def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> Gathered:
+    """Evidence of the frame, as far as it may be shown. It may be far away: nothing is held while it is fetched."""
     found = _Reading(ports, acting, seen, asked, room)
     if seen.frame is not None:
         found.read()
     else:
         found.missing = list(asked.include)
-    found.recall(said)
-    return Gathered(
-        items=tuple(found.items),
-        report=Report(
-            missing=tuple(found.missing),
-            refused=tuple(found.refused),
-            failed=found.failed,
-            decisions=tuple(found.decisions),
-        ),
-        pins=tuple(found.pins.items()),
+    return found.gathered()
+
+
+def with_memories(
+    ports: Ports, acting: Acting, seen: Seen, asked: Asked, known: Gathered, said: Sequence[Message]
+) -> Gathered:
+    """The same with memories that go with what was asked last; a search that fails leaves them out."""
+    limit, scopes = ruling.recall_of(ports, acting, seen.line)
+    limit = limit if asked.recall is None else asked.recall
+    query = (asked.query or _last_question(said)) if limit else ""
+    if not query:
+        return known
+    try:
+        found = recalling.memories(ports, acting, scopes, query, limit)
+    except HoldfastError as error:
+        failed = {**known.report.failed, "memory": str(error)}
+        return replace(known, report=replace(known.report, failed=failed))
+    return replace(known, items=(*known.items, *(_memory(one, nth) for nth, one in enumerate(found))))
+
+
+def _memory(memory: Recalled, position: int) -> Item:
+    origin = Origin(kind="memory", stream=memory.scope, first=memory.version, last=memory.version, entry=memory.key)
+    return Item(
+        id=memory.id,
+        kind="memory",
+        label=MEMORY_LABEL,
+        text=memory.text,
+        priority=MEMORY_PRIORITY,
+        trust=memory.trust,
+        origin=origin,
+        relevance=memory.score,
+        position=position,
     )
 
 
@@ -127,7 +150,7 @@ class _Reading:
 
     def _take(self, handle: HandleInfo, stream: str, priority: str) -> None:
         try:
-            found = resolving.resolve(self._ports, self._acting, stream, handle)
+            found = self._pinned(handle) or resolving.resolve(self._ports, self._acting, stream, handle)
         except EvidenceFailed as error:
             if priority == "critical":
                 raise
@@ -160,6 +183,16 @@ class _Reading:
             )
         )
 
+    def _pinned(self, handle: HandleInfo) -> resolving.Resolved | None:
+        """What a page of the web said when a model was first shown it: later calls are shown the same."""
+        if handle.kind != "url":
+            return None
+        artifact = packed.pinned(self._ports, self._acting, self._seen.line, handle)
+        text = None if artifact is None else resolving.reload(self._ports, self._acting, _copy(handle, artifact))
+        if artifact is None or not isinstance(text, str):
+            return None
+        return resolving.Resolved(text=text, trust="external", artifact=artifact, source="as it was first shown")
+
     def _relevance(self, text: str) -> float:
         """The share of the question's words that a text has."""
         if not self._words:
@@ -180,38 +213,22 @@ class _Reading:
             )
         )
 
-    def recall(self, said: Sequence[Message]) -> None:
-        """Memories that go with what was asked last; a search that fails leaves them out."""
-        limit, scopes = ruling.recall_of(self._ports, self._acting, self._seen.line)
-        limit = limit if self._asked.recall is None else self._asked.recall
-        if not limit:
-            return
-        query = self._asked.query or _last_question(said)
-        try:
-            found = recalling.memories(self._ports, self._acting, scopes, query, limit) if query else []
-        except HoldfastError as error:
-            self.failed["memory"] = str(error)
-            return
-        for position, memory in enumerate(found):
-            self.items.append(
-                Item(
-                    id=memory.id,
-                    kind="memory",
-                    label=MEMORY_LABEL,
-                    text=memory.text,
-                    priority=MEMORY_PRIORITY,
-                    trust=memory.trust,
-                    origin=Origin(
-                        kind="memory",
-                        stream=memory.scope,
-                        first=memory.version,
-                        last=memory.version,
-                        entry=memory.key,
-                    ),
-                    relevance=memory.score,
-                    position=position,
-                )
-            )
+    def gathered(self) -> Gathered:
+        """What came of it."""
+        return Gathered(
+            items=tuple(self.items),
+            report=Report(
+                missing=tuple(self.missing),
+                refused=tuple(self.refused),
+                failed=self.failed,
+                decisions=tuple(self.decisions),
+            ),
+            pins=tuple(self.pins.items()),
+        )
+
+
+def _copy(handle: HandleInfo, artifact: str) -> Origin:
+    return Origin(kind="evidence", handle=handle.id, handle_version=handle.version, artifact=artifact)
 
 
 def described(description: str | Erased | None, text: str) -> str:

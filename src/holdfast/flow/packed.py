@@ -17,7 +17,7 @@ from holdfast.core.decide import calls
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.core.pack.pieces import RENDERER, digest, pieces
 from holdfast.errors import InvalidValue
-from holdfast.flow import artifacts
+from holdfast.flow import artifacts, telling
 from holdfast.flow.change import Changed, States, change
 from holdfast.flow.frames import check_live, like
 from holdfast.flow.redacting import clean
@@ -29,6 +29,7 @@ from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.packs import Packed, WindowKey
+from holdfast.records.resume import HandleInfo
 from holdfast.records.settings import Settings
 
 LOOK_BACK = 16
@@ -48,6 +49,18 @@ def last_of(ports: Ports, acting: Acting, line: str, state: StreamState, window:
             window.budget,
         ):
             return facts
+        if number == LOOK_BACK:
+            break
+    return None
+
+
+def pinned(ports: Ports, acting: Acting, line: str, handle: HandleInfo) -> str | None:
+    """The artifact that holds what a handle led to when it was journaled last; None if it never was, lately."""
+    for number, event in enumerate(journaled(ports, acting, line)):
+        for piece in event.facts.manifest:
+            if (piece.handle, piece.handle_version) == (handle.id, handle.version) and piece.artifact is not None:
+                name: str = piece.artifact
+                return name
         if number == LOOK_BACK:
             break
     return None
@@ -118,7 +131,10 @@ def begin(
     except BaseException:
         artifacts.withdraw(ports, acting, placed)
         raise
-    return _call_of(changed, frame)
+    made = _call_of(changed, frame)
+    if made == call and frame is not None:  # A call outside of frames has no end that is journaled.
+        telling.call_begun(ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed)
+    return made
 
 
 def _call_of(changed: Changed, frame: str | None) -> str:

@@ -19,7 +19,7 @@ from holdfast.core.pack.items import Items
 from holdfast.core.pack.parts import crumb_segments, marker_segment, note_segments, summary_segment
 from holdfast.core.pack.rounds import Rounds
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue
-from holdfast.flow import briefs, evidence, packed, recent, seeing
+from holdfast.flow import briefs, evidence, packed, recent, seeing, telling
 from holdfast.flow.briefs import Brief
 from holdfast.flow.conversing import models
 from holdfast.flow.evidence import Asked
@@ -48,9 +48,19 @@ MOST_STICKY = 0.9
 
 def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
     """What is shown of a line, within a budget; by default, the model's window less room for its answer."""
-    check_asked(asked)
-    with ports.journal.snapshot():
-        return _Packing(ports, acting, seen, asked).made()
+    with telling.packing(ports) as tell:
+        check_asked(asked)
+        # Before anything is held: a page of the web may take its time.
+        found = evidence.gathered(ports, acting, seen, asked, _most(seen, asked))
+        with ports.journal.snapshot():
+            made = _Packing(ports, acting, seen, asked).made(found)
+        tell(made)
+    return made
+
+
+def _most(seen: Seen, asked: Asked) -> int:
+    """The tokens that evidence could take at all."""
+    return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
 
 
 def check_asked(asked: Asked) -> None:
@@ -102,15 +112,15 @@ class _Packing:
         self._mark = marks(ports.journal.secret, acting.tenant)
         self._wanted, self._budget, self._limited_by = self._limits()
 
-    def made(self) -> Packed:
+    def made(self, evidence_found: evidence.Gathered) -> Packed:
         """The best that fits."""
         brief, first = self._briefed()
         notes = note_segments(brief.notes, self._counting.count)
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
         ending = self._ending(max(self._budget - fixed, 0))
         crumbs = self._crumbs()
-        found = evidence.gathered(
-            self._ports, self._acting, self._seen, self._asked, ending.messages, max(self._budget - fixed, 0)
+        found = evidence.with_memories(
+            self._ports, self._acting, self._seen, self._asked, evidence_found, ending.messages
         )
         before = packed.last_of(self._ports, self._acting, self._seen.line, self._state, self._window())
         sources = self._sources(fixed, crumbs, ending, found, brief)
