@@ -24,6 +24,7 @@ from holdfast.client_frame import Frame
 from holdfast.client_pack import ContextPack
 from holdfast.client_session import Session
 from holdfast.client_state import State, StateReader, StateStore, open_store
+from holdfast.client_tools import HistoryTools
 from holdfast.connect import restore
 from holdfast.core.value_types import register_type
 from holdfast.errors import (
@@ -43,6 +44,7 @@ from holdfast.errors import (
     EffectNotFound,
     EffectRefused,
     EntryNotFound,
+    EvidenceFailed,
     FrameEnded,
     FrameNotFound,
     FrameSuspended,
@@ -74,6 +76,7 @@ from holdfast.errors import (
     SessionNotFound,
     StaleEpoch,
     StorageFull,
+    StrategyFailed,
     StreamClosed,
     SummaryFailed,
     TokenNotFound,
@@ -90,6 +93,18 @@ from holdfast.flow.porting import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
+from holdfast.records.compaction import (
+    Always,
+    BudgetGuard,
+    CompactionConfig,
+    CompactionResult,
+    MessagesOver,
+    Occasion,
+    PackOverBudget,
+    Rule,
+    TelemetryRecorder,
+    TokensOver,
+)
 from holdfast.records.effects import (
     Custom,
     DeclaredEffect,
@@ -114,7 +129,22 @@ from holdfast.records.frames import Limits
 from holdfast.records.lines import SessionInfo, Summary, SweptSessions
 from holdfast.records.messages import Message, Repair, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.models import ModelInfo
-from holdfast.records.packs import ConversationSlice
+from holdfast.records.packs import (
+    Appearance,
+    BriefContext,
+    CompactionLevel,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    PackDiff,
+    PackInfo,
+    RetrievedEvidence,
+    Segment,
+    TokenBreakdown,
+    TokenSummary,
+    Trace,
+)
 from holdfast.records.reports import Erasure, Finding, Verified
 from holdfast.records.resume import (
     ActorResumeState,
@@ -137,10 +167,14 @@ if TYPE_CHECKING:
     from holdfast.async_reading import AsyncStateReader
     from holdfast.async_session import AsyncSession
     from holdfast.async_state import AsyncState, AsyncStateStore, open_store_async
+    from holdfast.async_tools import AsyncHistoryTools
     from holdfast.core.windows import Window
+    from holdfast.documents import DocumentRoot
+    from holdfast.fetching import HttpsFetcher
     from holdfast.migrating import DualWrite
     from holdfast.model.models import model_info, register_model
     from holdfast.model.summarizers import ModelSummarizer
+    from holdfast.telemetry import OpenTelemetry
     from holdfast.webhook import WebhookSink, verify_webhook
     from holdfast.windows import count_tokens, sliding, summarised
 
@@ -148,29 +182,40 @@ __all__ = [
     "ActorBusy",
     "ActorResumeState",
     "AlreadyAnswered",
+    "Always",
     "Answer",
+    "Appearance",
     "Appended",
     "Asked",
+    "AsyncHistoryTools",
     "AsyncHoldfast",
     "AsyncSession",
     "AsyncState",
     "AsyncStateReader",
     "AsyncStateStore",
+    "BriefContext",
     "BudgetExhausted",
+    "BudgetGuard",
     "BudgetTooSmall",
     "Busy",
     "CallNotFound",
     "Closed",
+    "CompactionConfig",
+    "CompactionLevel",
+    "CompactionResult",
     "Conflict",
     "ContextPack",
+    "ContextPackMetadata",
     "ConversationSlice",
     "Corrupt",
     "Custom",
     "DeadlineExceeded",
+    "Decision",
     "DeclaredEffect",
     "Delegate",
     "DeleteState",
     "Dispatched",
+    "DocumentRoot",
     "Draining",
     "DualWrite",
     "DuplicateFrame",
@@ -187,8 +232,10 @@ __all__ = [
     "Erased",
     "Erasure",
     "Event",
+    "EvidenceFailed",
     "Finding",
     "Frame",
+    "FrameBreadcrumb",
     "FrameEnded",
     "FrameInfo",
     "FrameNotFound",
@@ -198,7 +245,9 @@ __all__ = [
     "HasLiveChildren",
     "HasOpenCalls",
     "Holdfast",
+    "HistoryTools",
     "HoldfastError",
+    "HttpsFetcher",
     "Imported",
     "InsufficientTokens",
     "InvalidMessage",
@@ -211,15 +260,21 @@ __all__ = [
     "MaxDepthExceeded",
     "Message",
     "MessageNotFound",
+    "MessagesOver",
     "ModelInfo",
     "ModelSummarizer",
     "NewerSchema",
     "NotAJournal",
     "NotFound",
     "NotOwner",
+    "Occasion",
     "Operated",
+    "OpenTelemetry",
     "OperatorOutput",
     "OutcomeUnknown",
+    "PackDiff",
+    "PackInfo",
+    "PackOverBudget",
     "ParentNotActive",
     "ParentNotFound",
     "PendingWork",
@@ -234,10 +289,13 @@ __all__ = [
     "Refused",
     "Repair",
     "RequestApproval",
+    "RetrievedEvidence",
     "RetryLater",
     "Revision",
+    "Rule",
     "Scope",
     "SearchResult",
+    "Segment",
     "Session",
     "SessionClosed",
     "SessionInfo",
@@ -249,19 +307,25 @@ __all__ = [
     "StateReader",
     "StateStore",
     "StorageFull",
+    "StrategyFailed",
     "StreamClosed",
     "Summary",
     "SummaryFailed",
     "Swept",
     "SweptSessions",
+    "TelemetryRecorder",
+    "TokenBreakdown",
     "TokenBudget",
     "TokenNotFound",
+    "TokenSummary",
+    "TokensOver",
     "TooLarge",
     "ToolCallLimitExceeded",
     "ToolCallRequest",
     "ToolCallResult",
     "ToolDef",
     "ToolPairingError",
+    "Trace",
     "Unavailable",
     "UnlinkState",
     "Unsupported",
@@ -291,13 +355,17 @@ __all__ = [
 
 # What takes longer to import than all the rest, or is not needed by everybody: only who asks for it pays.
 _LATER = {
+    "AsyncHistoryTools": "holdfast.async_tools",
     "AsyncHoldfast": "holdfast.async_client",
     "AsyncSession": "holdfast.async_session",
     "AsyncState": "holdfast.async_state",
     "AsyncStateReader": "holdfast.async_reading",
     "AsyncStateStore": "holdfast.async_state",
+    "DocumentRoot": "holdfast.documents",
     "DualWrite": "holdfast.migrating",
+    "HttpsFetcher": "holdfast.fetching",
     "ModelSummarizer": "holdfast.model.summarizers",
+    "OpenTelemetry": "holdfast.telemetry",
     "WebhookSink": "holdfast.webhook",
     "Window": "holdfast.core.windows",
     "count_tokens": "holdfast.windows",

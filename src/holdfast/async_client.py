@@ -28,7 +28,7 @@ from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_state import StateStore
 from holdfast.flow import state
-from holdfast.ports import Clock, Ids, Memory, Tokenizer
+from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Telemetry, Tokenizer
 from holdfast.records.effects import Operated
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
@@ -245,6 +245,10 @@ def open_async(
     memory: Memory | AsyncMemory | None = None,
     summarizer: AnySummarizer | None = None,
     embedder: AnyEmbedder | None = None,
+    documents: Documents | None = None,
+    fetcher: Fetcher | None = None,
+    telemetry: Telemetry | None = None,
+    strategies: dict[str, Callable[..., Any]] | None = None,
 ) -> Opening[AsyncHoldfast]:
     """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
 
@@ -265,6 +269,10 @@ def open_async(
             memory=on_a_loop(memory),
             summarizer=either,
             embedder=embedder_on_a_loop(embedder),
+            documents=documents,
+            fetcher=fetcher,
+            telemetry=telemetry,
+            strategies=strategies,
         )
 
     return Opening(make, AsyncHoldfast)

@@ -13,8 +13,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from holdfast.async_line import AsyncFrameLine
 from holdfast.async_step import Step
-from holdfast.async_threads import WAITING, Threads, gave, settle
+from holdfast.async_threads import WAITING, gave, settle
 from holdfast.client_frame import Frame, return_type
 from holdfast.core.values import typed
 from holdfast.errors import Refused
@@ -47,12 +48,8 @@ class RootFrame(Frame):
             self._waited = True
 
 
-class AsyncFrame:
+class AsyncFrame(AsyncFrameLine):
     """A live frame, to be used in an `async with` block. Make one with `hf.frame` or `frame.frame`."""
-
-    def __init__(self, frame: Frame, threads: Threads) -> None:
-        self._frame = frame
-        self._threads = threads
 
     # entering and leaving
 
@@ -131,10 +128,13 @@ class AsyncFrame:
         inputs: Any = None,
         tokens: float | None = None,
         limits: Limits | None = None,
+        inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> AsyncFrame:
         """See Frame.frame: a child, for an `async with` block of its own."""
-        child = self._frame.frame(goal, key=key, inputs=inputs, tokens=tokens, limits=limits, on_error=on_error)
+        child = self._frame.frame(
+            goal, key=key, inputs=inputs, tokens=tokens, limits=limits, inherit=inherit, on_error=on_error
+        )
         return AsyncFrame(child, self._threads)
 
     @overload
@@ -182,7 +182,8 @@ class AsyncFrame:
         description: str | None = None,
         target: str | None = None,
         body: str | None = None,
-        priority: str = "medium",
+        priority: str | None = None,
+        policy: str | None = None,
         tokens: int | None = None,
         key: str | None = None,
     ) -> str:
@@ -195,6 +196,7 @@ class AsyncFrame:
             target=target,
             body=body,
             priority=priority,
+            policy=policy,
             tokens=tokens,
             key=key,
         )

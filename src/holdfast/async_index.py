@@ -7,12 +7,15 @@ same incarnation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from holdfast.async_packing import packing
 from holdfast.async_questions import AsyncQuestionsView
 from holdfast.async_work import AsyncWorkView
+from holdfast.client_pack import ContextPack
 from holdfast.records.frames import Limits
+from holdfast.records.packs import MAIN_ROLE, BriefContext
 from holdfast.records.resume import ActorResumeState, FrameInfo, Swept
 from holdfast.records.scope import Address
 
@@ -32,6 +35,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
         metadata: dict[str, Any] | None = None,
         tokens: float | None = None,
         limits: Limits | None = None,
+        inherit: Sequence[str] = (),
         frame_id: str | None = None,
         key: str | None = None,
     ) -> str:
@@ -45,6 +49,7 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
             metadata=metadata,
             tokens=tokens,
             limits=limits,
+            inherit=inherit,
             frame_id=frame_id,
             key=key,
         )
@@ -123,6 +128,81 @@ class AsyncIndexView(AsyncWorkView, AsyncQuestionsView):
     async def leaves(self, scope: Address) -> list[FrameInfo]:
         """See IndexView.leaves."""
         return await self._threads.run(self._view.leaves, scope)
+
+    # packs
+
+    async def assemble_context_pack(
+        self,
+        scope: Address | None = None,
+        frame: str | None = None,
+        *,
+        budget_tokens: int | None = None,
+        role: str = MAIN_ROLE,
+        query: str | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        force_exclude: bool = False,
+        min_compaction: str = "none",
+        tokenizer: str | None = None,
+        layout: str = "stable",
+        stickiness: float | None = None,
+        max_messages: int | None = None,
+        recall: int | None = None,
+        as_of: int | None = None,
+    ) -> ContextPack:
+        """See IndexView.assemble_context_pack."""
+        return await packing(
+            self._threads,
+            self._view.assemble_context_pack,
+            scope,
+            frame,
+            budget_tokens=budget_tokens,
+            role=role,
+            query=query,
+            include_handles=include_handles,
+            exclude_handles=exclude_handles,
+            force_exclude=force_exclude,
+            min_compaction=min_compaction,
+            tokenizer=tokenizer,
+            layout=layout,
+            stickiness=stickiness,
+            max_messages=max_messages,
+            recall=recall,
+            as_of=as_of,
+        )
+
+    async def pack_at(self, call: str) -> ContextPack:
+        """See IndexView.pack_at."""
+        return await packing(self._threads, self._view.pack_at, call)
+
+    # briefs
+
+    async def set_brief(
+        self,
+        scope: Address,
+        role: str = MAIN_ROLE,
+        *,
+        system_prompt: str | None = None,
+        invariants: Sequence[str] | None = None,
+        working_context: Any = None,
+        tools: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """See IndexView.set_brief."""
+        await self._threads.run(
+            self._view.set_brief,
+            scope,
+            role,
+            system_prompt=system_prompt,
+            invariants=invariants,
+            working_context=working_context,
+            tools=tools,
+            key=key,
+        )
+
+    async def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
+        """See IndexView.brief."""
+        return await self._threads.run(self._view.brief, scope, role)
 
     # actors
 

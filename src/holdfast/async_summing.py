@@ -2,7 +2,8 @@
 
 What is covered is fixed in a thread, the summarizer is awaited with nothing held, and the summary is noted
 in a thread. An async summarizer runs on the loop, any other in a thread. Cancelled before the summary is
-being noted, nothing is written.
+being noted, nothing is written. Where a summary is made inside another operation, by a rule or for a frame,
+that operation waits in a thread for what is awaited on its caller's loop.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
+from holdfast.async_loops import awaited, crossing
 from holdfast.async_threads import STEPS, Threads, gave, settle
-from holdfast.client_session import TRIES, Session
-from holdfast.errors import Conflict
-from holdfast.flow import summing
+from holdfast.client_session import Session
+from holdfast.errors import Conflict, SummaryFailed
+from holdfast.flow import folding, summing
+from holdfast.flow.folding import TRIES
+from holdfast.flow.wording import Words
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.model.summarizers import summarizer as checked
 from holdfast.ports import Summarizer
+from holdfast.records.compaction import CompactionConfig
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel
 
 
 class AsyncSummarizer(Protocol):
@@ -33,25 +41,31 @@ class AsyncSummarizer(Protocol):
     async def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str: ...
 
 
+T = TypeVar("T")
+
 AnySummarizer = Summarizer | AsyncSummarizer | Callable[..., str] | Callable[..., Awaitable[str]]
 
 
 class Compacting:
     """One line of a session, and what it is to be made shorter with."""
 
-    def __init__(self, session: Session, threads: Threads, given: AnySummarizer | None) -> None:
+    def __init__(
+        self, session: Session, threads: Threads, given: AnySummarizer | None, config: CompactionConfig
+    ) -> None:
         self._session = session
         self._threads = threads
         self._given = given
+        self._config = config
 
-    async def run(self, keep: int, *, max_tokens: int, whole: bool) -> Summary | None:
-        """A summary of all but the newest `keep` rounds; once more if what it covers was changed meanwhile."""
+    async def run(self, *, whole: bool) -> Summary | None:
+        """A summary of all but the newest rounds; once more if what it covers was changed meanwhile."""
         for attempt in range(1, TRIES + 1):
-            planned = await self._threads.run(self._plan, keep, whole)
+            planned = await self._threads.run(self._plan, self._config.keep, whole)
             if planned is None:
                 return None
             chosen, plan, originals = planned
-            text = await self._off_the_loop(chosen).summarise_async(originals, max_tokens=max_tokens)
+            most = self._config.summary_tokens
+            text = await self._off_the_loop(chosen).summarise_async(originals, max_tokens=most)
             try:
                 return await self._threads.run(self._note, plan, text, chosen.name)
             except Conflict:
@@ -60,13 +74,16 @@ class Compacting:
         return None
 
     def _plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summing.Plan, list[Message]] | None:
-        of = self._session
+        of, config = self._session, replace(self._config, keep=keep)
+        folding.check(of._ports, config)
         chosen = checked(of._summarizer(self._given))
-        plan = summing.plan(of._ports, of._acting, of._line, keep=keep, whole=whole)
+        plan = folding.planned(of._ports, of._acting, of._line, config, whole=whole)
         return None if plan is None else (chosen, plan, summing.source(plan))
 
     def _note(self, plan: summing.Plan, text: str, method: str) -> Summary:
-        return summing.note(self._session._ports, self._session._acting, plan, text, method=method)
+        level = CompactionLevel.MODERATE
+        words = Words(text=text, strategy=self._config.strategy, method=method, level=level)
+        return folding.noted(self._session._ports, self._session._acting, plan, words, self._config)
 
     def _off_the_loop(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """A plain summarizer as one that is awaited: it runs in a thread, and the loop goes on."""
@@ -90,3 +107,29 @@ def _drop(calling: Future[Any]) -> None:
     """Nobody is there any more to await what the summarizer made."""
     if gave(calling) and inspect.iscoroutine(calling.result()):
         calling.result().close()
+
+
+SUMMARY = "holdfast-summary"
+
+
+class SummarizerOnALoop:
+    """A summarizer of either kind as one that is done when it returns: an async one is awaited on its caller's loop."""
+
+    def __init__(self, chosen: CheckedSummarizer) -> None:
+        self._chosen = chosen
+        self.name = chosen.name
+
+    def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
+        """The summary."""
+        nowhere = SummaryFailed(f"The summarizer {self.name} is async, and is awaited by the asyncio client only.")
+
+        def call(messages: Sequence[Message], *, max_tokens: int) -> Any:
+            made = self._chosen.call(messages, max_tokens=max_tokens)
+            return awaited(made, what="a summarizer", nowhere=nowhere) if inspect.isawaitable(made) else made
+
+        return CheckedSummarizer(self.name, call).summarise(messages, max_tokens=max_tokens)
+
+
+async def summarising(threads: Threads, work: Callable[[], T]) -> T:
+    """Run what may summarise something, in a thread. Once begun, it goes on even if the await is cancelled."""
+    return await crossing(threads, SUMMARY, work)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from holdfast.async_summing import AnySummarizer, SummarizerOnALoop, summarising
 from holdfast.async_threads import Threads
 from holdfast.client_index import IndexView
+from holdfast.client_pack import ContextPack
+from holdfast.model.summarizers import summarizer as checked
+from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, CompactionResult
 from holdfast.records.resume import HandleInfo
 from holdfast.records.usage import Usage
 
@@ -53,7 +57,8 @@ class AsyncWorkView:
         description: str | None = None,
         target: str | None = None,
         body: str | None = None,
-        priority: str = "medium",
+        priority: str | None = None,
+        policy: str | None = None,
         tokens: int | None = None,
         trust: str | None = None,
         call: str | None = None,
@@ -70,6 +75,7 @@ class AsyncWorkView:
             target=target,
             body=body,
             priority=priority,
+            policy=policy,
             tokens=tokens,
             trust=trust,
             call=call,
@@ -87,6 +93,38 @@ class AsyncWorkView:
         """See IndexView.restore_handles."""
         return await self._threads.run(self._view.restore_handles, frame, removal, key=key)
 
+    async def compact_context(
+        self,
+        frame: str,
+        target_budget: int,
+        strategy: str = "priority",
+        *,
+        keep: int = KEEP,
+        summarizer: AnySummarizer | None = None,
+        max_tokens: int = SUMMARY_TOKENS,
+        timeout: float | None = None,
+        store: bool | str = False,
+        strict: bool = False,
+        key: str | None = None,
+    ) -> CompactionResult:
+        """See IndexView.compact_context. An async summarizer is awaited here, any other runs in a thread."""
+
+        def work() -> CompactionResult:
+            return self._view.compact_context(
+                frame,
+                target_budget,
+                strategy,
+                keep=keep,
+                summarizer=SummarizerOnALoop(checked(self._view._summarizer(summarizer))),
+                max_tokens=max_tokens,
+                timeout=timeout,
+                store=store,
+                strict=strict,
+                key=key,
+            )
+
+        return await summarising(self._threads, work)
+
     async def handles(self, frame: str) -> list[HandleInfo]:
         """See IndexView.handles."""
         return await self._threads.run(self._view.handles, frame)
@@ -102,7 +140,7 @@ class AsyncWorkView:
     async def begin_model_call(
         self,
         frame: str,
-        pack: Any = None,
+        pack: ContextPack | None = None,
         *,
         model: str | None = None,
         request: Any = None,
@@ -110,15 +148,13 @@ class AsyncWorkView:
         key: str | None = None,
     ) -> str:
         """See IndexView.begin_model_call."""
-        return await self._threads.run(
-            self._view.begin_model_call,
-            frame,
-            pack,
-            model=model,
-            request=request,
-            if_interrupted=if_interrupted,
-            key=key,
-        )
+
+        def begin() -> str:
+            return self._view.begin_model_call(
+                frame, pack, model=model, request=request, if_interrupted=if_interrupted, key=key
+            )
+
+        return await summarising(self._threads, begin)
 
     async def end_model_call(
         self,

@@ -20,7 +20,19 @@ from holdfast.client_state import StateReader, StateStore
 from holdfast.connect import Beside, connect
 from holdfast.errors import Refused
 from holdfast.flow import handing, listing, owning, searching, sessions, state
-from holdfast.ports import Acting, Clock, Embedder, Ids, Memory, Ports, Summarizer, Tokenizer
+from holdfast.ports import (
+    Acting,
+    Clock,
+    Documents,
+    Embedder,
+    Fetcher,
+    Ids,
+    Memory,
+    Ports,
+    Summarizer,
+    Telemetry,
+    Tokenizer,
+)
 from holdfast.records.effects import Operated
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
@@ -261,6 +273,10 @@ def open(
     memory: Memory | None = None,
     summarizer: Summarizer | Callable[..., str] | None = None,
     embedder: str | os.PathLike[str] | Embedder | Callable[..., Any] | None = None,
+    documents: Documents | None = None,
+    fetcher: Fetcher | None = None,
+    telemetry: Telemetry | None = None,
+    strategies: dict[str, Callable[..., Any]] | None = None,
 ) -> Holdfast:
     """Open a journal, or make a new one: a path, `sqlite:///path` or `memory:`.
 
@@ -270,9 +286,21 @@ def open(
 
     `tokenizer` counts in place of the models' own, `redact` changes every text before it is written,
     `memory` is offered conversations that have ended, `summarizer` makes them shorter, `embedder` ("wordllama", a
-    model's folder, an endpoint or a function) lets searches go by meaning as well as by words.
+    model's folder, an endpoint or a function) lets searches go by meaning as well as by words. `documents` and
+    `fetcher` let evidence point to files and to the web, `telemetry` has spans made, `strategies` are further ways of
+    compacting by name.
     """
-    beside = Beside(tokenizer=tokenizer, redact=redact, memory=memory, summarizer=summarizer, embedder=embedder)
+    beside = Beside(
+        tokenizer=tokenizer,
+        redact=redact,
+        memory=memory,
+        summarizer=summarizer,
+        embedder=embedder,
+        documents=documents,
+        fetcher=fetcher,
+        telemetry=telemetry,
+        strategies=strategies,
+    )
     return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids, beside=beside))
 
 

@@ -11,7 +11,7 @@ from holdfast.client_pack import ContextPack
 from holdfast.core.pack.pieces import digest
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.flow import packed as journaled
-from holdfast.flow import packing, porting, rebuilt, seeing
+from holdfast.flow import packing, porting, rebuilt, ruling, seeing
 from holdfast.flow.evidence import Asked
 from holdfast.flow.seeing import Seen
 from holdfast.ports import Acting, Ports
@@ -123,6 +123,7 @@ def begin_call(
     made = pack._packed
     if line is not None and made.metadata.scope != line:
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
+    ruling.before_call(ports, acting, made.metadata.scope, made)
     return journaled.begin(
         ports, acting, made, frame=frame, model=model, if_interrupted=if_interrupted, request=request, key=key
     )

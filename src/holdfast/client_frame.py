@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from holdfast.client_block import Block
+from holdfast.client_line import FrameLine
 from holdfast.client_questions import choices
 from holdfast.core.codec import decode, decode_event, encode
 from holdfast.core.values import is_record_type, plain, typed
@@ -26,7 +26,7 @@ from holdfast.records.usage import Usage
 T = TypeVar("T")
 
 
-class Frame(Block):
+class Frame(FrameLine):
     """A live frame, to be used in a `with` block. Make one with `hf.frame` or `frame.frame`."""
 
     # work
@@ -39,9 +39,10 @@ class Frame(Block):
         inputs: Any = None,
         tokens: float | None = None,
         limits: Limits | None = None,
+        inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> Frame:
-        """A child of this frame, for a `with` block of its own."""
+        """A child of this frame, for a `with` block of its own. It sees the evidence that it inherits by its ids."""
         return Frame(
             self._ports,
             self._acting,
@@ -52,6 +53,7 @@ class Frame(Block):
             inputs=inputs,
             tokens=tokens,
             limits=limits,
+            inherit=inherit,
             on_error=on_error,
         )
 
@@ -108,7 +110,8 @@ class Frame(Block):
         description: str | None = None,
         target: str | None = None,
         body: str | None = None,
-        priority: str = "medium",
+        priority: str | None = None,
+        policy: str | None = None,
         tokens: int | None = None,
         key: str | None = None,
     ) -> str:
@@ -122,6 +125,7 @@ class Frame(Block):
             content,
             handle=handle,
             priority=priority,
+            policy=policy,
             tokens=tokens,
             key=self._own(key),
         )
@@ -129,10 +133,6 @@ class Frame(Block):
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
         return working.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
-
-    def _own(self, key: str | None) -> str | None:
-        """A key of this frame's own: another frame may use the same word."""
-        return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
 
     # questions
 

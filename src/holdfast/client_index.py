@@ -5,17 +5,21 @@ Frames are named by their ids. Every write takes a `key`, under which it happens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from holdfast import client_context
+from holdfast.client_pack import ContextPack
 from holdfast.client_questions import QuestionsView
 from holdfast.client_work import WorkView
 from holdfast.core import stack
 from holdfast.core.values import plain
-from holdfast.flow import frames, owning, showing, sweeping
+from holdfast.errors import BudgetTooSmall, InvalidValue
+from holdfast.flow import briefs, frames, owning, pushing, seeing, showing, sweeping
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
 from holdfast.records.frames import Limits
+from holdfast.records.packs import MAIN_ROLE, BriefContext
 from holdfast.records.resume import (
     ActorResumeState,
     FrameInfo,
@@ -39,13 +43,17 @@ class IndexView(WorkView, QuestionsView):
         metadata: dict[str, Any] | None = None,
         tokens: float | None = None,
         limits: Limits | None = None,
+        inherit: Sequence[str] = (),
         frame_id: str | None = None,
         key: str | None = None,
     ) -> str:
-        """A new unit of work; gives its id. A child lives in its parent's scope unless another is given."""
+        """A new unit of work; gives its id. A child lives in its parent's scope unless another is given.
+
+        `inherit` names handles of the parent that the child is to see as well.
+        """
         content = GoalContent(goal=goal, inputs=plain(inputs), metadata=plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
-        return frames.push(
+        return pushing.push(
             self._ports,
             self._acting,
             stream,
@@ -53,6 +61,7 @@ class IndexView(WorkView, QuestionsView):
             parent=parent,
             tokens=tokens,
             limits=limits,
+            inherit=inherit,
             frame_id=frame_id,
             key=key,
         )
@@ -141,6 +150,90 @@ class IndexView(WorkView, QuestionsView):
         stream = Scope.of(scope).text
         found = stack.leaves(showing.current(self._ports, self._acting, stream).frames)
         return [showing.describe(self._ports, self._acting, stream, frame) for frame in found]
+
+    # packs
+
+    def assemble_context_pack(
+        self,
+        scope: Address | None = None,
+        frame: str | None = None,
+        *,
+        budget_tokens: int | None = None,
+        role: str = MAIN_ROLE,
+        query: str | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        force_exclude: bool = False,
+        min_compaction: str = "none",
+        tokenizer: str | None = None,
+        layout: str = "stable",
+        stickiness: float | None = None,
+        max_messages: int | None = None,
+        recall: int | None = None,
+        as_of: int | None = None,
+    ) -> ContextPack:
+        """What a frame's next model call is shown: of a frame by its id, or of the top of a scope's stack."""
+        least = self._ports.settings.min_pack_tokens
+        if isinstance(budget_tokens, int) and budget_tokens < least:
+            raise BudgetTooSmall(
+                f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
+            )
+        if frame is None and scope is None:
+            raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
+        wanted = seeing.top_frame(self._ports, self._acting, scope) if frame is None and scope is not None else frame
+        asked = client_context.asked_for(
+            budget_tokens,
+            role=role,
+            query=query,
+            include=include_handles,
+            exclude=exclude_handles,
+            force_exclude=force_exclude,
+            min_compaction=min_compaction,
+            tokenizer=tokenizer,
+            layout=layout,
+            stickiness=stickiness,
+            max_messages=max_messages,
+            recall=recall,
+        )
+        return client_context.pack_frame(self._ports, self._acting, str(wanted), asked, as_of)
+
+    def pack_at(self, call: str) -> ContextPack:
+        """The pack that a model call was given, exactly as it was shown; what was erased since says so."""
+        return client_context.pack_at(self._ports, self._acting, call)
+
+    # briefs
+
+    def set_brief(
+        self,
+        scope: Address,
+        role: str = MAIN_ROLE,
+        *,
+        system_prompt: str | None = None,
+        invariants: Sequence[str] | None = None,
+        working_context: Any = None,
+        tools: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """What every pack of a role begins with in a scope: an actor's, a session's, or everywhere.
+
+        It replaces the brief that the role had there. What is not given is looked up further away, an empty value
+        says that there is none, and with nothing given the role has no brief there any more.
+        """
+        briefs.set_brief(
+            self._ports,
+            self._acting,
+            scope,
+            role,
+            system_prompt=system_prompt,
+            invariants=invariants,
+            working_context=working_context,
+            tools=tools,
+            key=key,
+        )
+
+    def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
+        """The brief that holds for a role in a scope, each field from the nearest scope that says it."""
+        return briefs.context_of(self._ports, self._acting, scope, role)
 
     # actors
 

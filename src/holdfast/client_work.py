@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast import client_context
+from holdfast.client_pack import ContextPack
+from holdfast.connect import summarizer_for
 from holdfast.core.values import plain
-from holdfast.errors import Unsupported
-from holdfast.flow import showing, working
-from holdfast.ports import Acting, Ports
+from holdfast.flow import compacting, conversing, showing, working
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.frames import HandleContent
 from holdfast.records.resume import (
     HandleInfo,
@@ -54,7 +57,8 @@ class WorkView:
         description: str | None = None,
         target: str | None = None,
         body: str | None = None,
-        priority: str = "medium",
+        priority: str | None = None,
+        policy: str | None = None,
         tokens: int | None = None,
         trust: str | None = None,
         call: str | None = None,
@@ -71,6 +75,7 @@ class WorkView:
             content,
             handle=handle,
             priority=priority,
+            policy=policy,
             tokens=tokens,
             trust=trust,
             call=call,
@@ -88,6 +93,35 @@ class WorkView:
         """Attach again what one removal or compaction detached; gives the handles."""
         return working.restore_handles(self._ports, self._acting, frame, removal, key)
 
+    def compact_context(
+        self,
+        frame: str,
+        target_budget: int,
+        strategy: str = "priority",
+        *,
+        keep: int = KEEP,
+        summarizer: Summarizer | Callable[..., str] | None = None,
+        max_tokens: int = SUMMARY_TOKENS,
+        timeout: float | None = None,
+        store: bool | str = False,
+        strict: bool = False,
+        key: str | None = None,
+    ) -> CompactionResult:
+        """Make the context of a frame fit a budget: detach its evidence, or let a summary stand for what was said.
+
+        `priority`, `policy_trim` and strategies of your own choose among its evidence, which `restore_handles` brings
+        back. The others keep the newest `keep` rounds of its conversation. What is critical stays.
+        """
+        config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
+        chosen = self._summarizer(summarizer)
+        return compacting.compact_context(
+            self._ports, self._acting, frame, target_budget, config, chosen, strict=strict, key=key
+        )
+
+    def _summarizer(self, given: Any) -> Summarizer:
+        tokenizer = conversing.models(self._ports).tokenizer()
+        return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
+
     def handles(self, frame: str) -> list[HandleInfo]:
         """A frame's handles in order, with what they point to; detached ones are marked."""
         return showing.handles(self._ports, self._acting, frame)
@@ -101,16 +135,28 @@ class WorkView:
     def begin_model_call(
         self,
         frame: str,
-        pack: Any = None,
+        pack: ContextPack | None = None,
         *,
         model: str | None = None,
         request: Any = None,
         if_interrupted: str = "retry",
         key: str | None = None,
     ) -> str:
-        """Journal that a model is about to be called; gives the call's id. Refused when nothing is left to spend."""
+        """Journal that a model is about to be called, and with which pack; gives the call's id.
+
+        Refused when nothing is left to spend.
+        """
         if pack is not None:
-            raise Unsupported("This release makes no context packs yet. Call it without one.")
+            return client_context.begin_call(
+                self._ports,
+                self._acting,
+                pack,
+                frame=frame,
+                model=model,
+                request=plain(request),
+                if_interrupted=if_interrupted,
+                key=key,
+            )
         return working.begin_model(
             self._ports,
             self._acting,

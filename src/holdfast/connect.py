@@ -30,6 +30,7 @@ from holdfast.flow.states import StateCache
 from holdfast.flow.transients import Transients
 from holdfast.journal_port import Journal
 from holdfast.ports import Clock, Embedder, Ids, Models, Ports, Summarizer, Tokenizer
+from holdfast.records.compaction import STRATEGIES
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
@@ -204,6 +205,9 @@ def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
     named = {} if given is None else given
     if not isinstance(named, dict) or not all(isinstance(name, str) and callable(made) for name, made in named.items()):
         raise InvalidValue("strategies must be a mapping from names to functions.")
+    taken = [name for name in named if name in STRATEGIES]
+    if taken:
+        raise InvalidValue(f"{', '.join(taken)} is a strategy of holdfast's own. Call yours something else.")
     return dict(named)
 
 

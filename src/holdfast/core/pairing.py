@@ -112,11 +112,11 @@ def _results_of(
             done = f"added an interrupted result for {call.name} {call.id or call.provider_id or ''}".rstrip()
             repairs.append(Repair(index=given[index], problem="missing_result", done=done))
         elif place is not None and not index < place[0] < behind:
-            broken = True
             done = f"moved the result of {call.name} behind its call"
             repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
     if not broken:
-        # All are there: the order in which they came is as good as the order of the calls.
+        # All are there: the order in which they came is as good as the order of the calls, and it is the same
+        # whatever stands between them, so that a round alone is shown as it is shown among others.
         return _carried(messages, sorted(place for place in places if place is not None))
     shown: list[Message] = []
     for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):

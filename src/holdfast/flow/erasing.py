@@ -27,5 +27,7 @@ def erase(ports: Ports, acting: Acting, subject: str) -> Erasure:
         return ports.journal.erase(acting.tenant, subject, marker, source)
     finally:
         ports.states.clear()
+        if ports.recent is not None:
+            ports.recent.clear()
         if ports.vectors is not None:
             ports.vectors.clear()

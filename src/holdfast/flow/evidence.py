@@ -29,6 +29,8 @@ from holdfast.records.resume import HandleInfo
 
 MOST_READ = 256
 """Handles that are read for one pack, at most."""
+LEAST_READ = 400_000
+"""Characters of evidence that are read before the rest is not looked at: what is large must not hide what is small."""
 CHARACTERS_PER_TOKEN = 4
 _PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
 MEMORY_PRIORITY = "low"
@@ -107,7 +109,7 @@ class _Reading:
     def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
         self._words = frozenset(terms(asked.query)) if asked.query else frozenset()
-        self._left = 2 * room * CHARACTERS_PER_TOKEN
+        self._left = max(2 * room * CHARACTERS_PER_TOKEN, LEAST_READ)
         self.items: list[Item] = []
         self.missing: list[str] = []
         self.refused: list[str] = []
@@ -131,13 +133,13 @@ class _Reading:
             self._take(handle, stream, priority)
 
     def _wanted(self) -> Iterator[tuple[HandleInfo, str]]:
-        """The frame's own handles, most important first, then those of ancestors that were asked for by name."""
+        """The frame's own handles, most important and newest first, then those of ancestors that were asked for."""
         frame, stream = self._seen.frame, self._seen.actor
         assert frame is not None, "only frames have evidence"
         assert stream is not None, "a frame lives somewhere"
         own = [handle for handle in frame.handles if handle.removed is None]
         included = set(self._asked.include)
-        own.sort(key=lambda one: (one.id not in included, -one.priority, one.position))
+        own.sort(key=lambda one: (one.id not in included, -one.priority, -one.version))
         for handle in own:
             yield handle_info(self._ports, self._acting, stream, handle), stream
         for name in dict.fromkeys(self._asked.include):
@@ -185,7 +187,7 @@ class _Reading:
 
     def _pinned(self, handle: HandleInfo) -> resolving.Resolved | None:
         """What a page of the web said when a model was first shown it: later calls are shown the same."""
-        if handle.kind != "url":
+        if handle.kind != "url" or isinstance(handle.target, Erased):
             return None
         artifact = packed.pinned(self._ports, self._acting, self._seen.line, handle)
         text = None if artifact is None else resolving.reload(self._ports, self._acting, _copy(handle, artifact))

@@ -16,20 +16,22 @@ from holdfast.core.codec import encode
 from holdfast.core.decide import calls
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.core.pack.pieces import RENDERER, digest, pieces
-from holdfast.errors import InvalidValue
+from holdfast.errors import Conflict, InvalidValue, Refused
 from holdfast.flow import artifacts, telling
 from holdfast.flow.change import Changed, States, change
 from holdfast.flow.frames import check_live, like
 from holdfast.flow.redacting import clean
 from holdfast.flow.showing import current, event_at, raw_id, stream_of
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.calls import CallContent, ContextPacked, LeftOut
+from holdfast.records.events.calls import CallContent, ContextPacked, LeftOut, PackedPiece
 from holdfast.records.events.conversations import ThreadOpened, TokensCounted
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.packs import Packed, WindowKey
+from holdfast.records.reports import Query
 from holdfast.records.resume import HandleInfo
+from holdfast.records.scope import Scope
 from holdfast.records.settings import Settings
 
 LOOK_BACK = 16
@@ -64,6 +66,12 @@ def pinned(ports: Ports, acting: Acting, line: str, handle: HandleInfo) -> str |
         if number == LOOK_BACK:
             break
     return None
+
+
+def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
+    """Whether anything was erased after the journal stood at a cursor."""
+    newest = Query(tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1)
+    return any(event.seq > cursor for event in ports.journal.read(newest))
 
 
 def journaled(ports: Ports, acting: Acting, line: str, state: StreamState | None = None) -> Iterator[Event]:
@@ -128,9 +136,11 @@ def begin(
             same=_same(frame, facts, model or packed.model, if_interrupted, content),
             artifacts=placed,
         )
-    except BaseException:
+    except (Refused, Conflict):
         artifacts.withdraw(ports, acting, placed)
         raise
+    if changed.repeated:
+        artifacts.withdraw(ports, acting, placed)
     made = _call_of(changed, frame)
     if made == call and frame is not None:  # A call outside of frames has no end that is journaled.
         telling.call_begun(ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed)
@@ -212,8 +222,15 @@ def _facts(ports: Ports, acting: Acting, packed: Packed, pack: str, call: str, f
         shown=packed.conversation.message_count,
         truncated=packed.conversation.truncated_count,
         stable=packed.stable,
-        artifacts=tuple(dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None)),
+        artifacts=tuple(
+            dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and _is_copy(piece))
+        ),
     )
+
+
+def _is_copy(piece: PackedPiece) -> bool:
+    """Whether an artifact is a text from outside. What is somebody's own is not held: it goes when they are erased."""
+    return piece.kind == "evidence" and piece.part != "artifact"
 
 
 def settings_digest(settings: Settings) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core import stack
 from holdfast.core.conversation import UNLIMITED, Conversation, bounds
 from holdfast.core.counting import Framing, counted_as, framing_of, message_tokens, system_tokens, tools_tokens
-from holdfast.core.fencing import marks
+from holdfast.core.fencing import marks_when_needed
 from holdfast.core.history_tools import NAMES
 from holdfast.core.pack.assembling import Gathered, assembled
 from holdfast.core.pack.fitting import Fit, Limits, Shares, Sources, fit
@@ -28,7 +28,7 @@ from holdfast.flow.recent import Ending
 from holdfast.flow.seeing import Seen
 from holdfast.flow.showing import current
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.events.calls import ContextPacked
+from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
@@ -109,7 +109,7 @@ class _Packing:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
         self._state = _line_state(ports, acting, seen)
         self._counting = self._counted()
-        self._mark = marks(ports.journal.secret, acting.tenant)
+        self._mark = marks_when_needed(lambda: ports.journal.secret, acting.tenant)
         self._wanted, self._budget, self._limited_by = self._limits()
 
     def made(self, evidence_found: evidence.Gathered) -> Packed:
@@ -151,7 +151,7 @@ class _Packing:
             pins=found.pins,
             fresh=ending.fresh,
             kept_as=self._counting.kept_as,
-            before=() if before is None else before.manifest,
+            before=self._still_the_same(before, ending, brief),
         )
         return assembled(fitted, sources, given)
 
@@ -285,13 +285,20 @@ class _Packing:
         try:
             return fit(sources, limits)
         except BudgetTooSmall as error:
-            if self._limited_by != "available":
-                raise
+            if self._limited_by != "available" or error.required <= self._budget:
+                raise  # Also where it is the number of messages that is too small.
             raise BudgetExhausted(
                 f"Only {self._budget} tokens are left to spend, and a pack needs {error.required}. End the frame, or "
                 "raise its tokens.",
                 left=self._budget,
             ) from None
+
+    def _still_the_same(self, before: ContextPacked | None, ending: Ending, brief: Brief) -> tuple[PackedPiece, ...]:
+        """What the last pack consisted of; nothing if something was erased since, which is shown otherwise now."""
+        if before is None:
+            return ()
+        gone = bool(brief.erased) or any(message.erased for message in ending.messages)
+        return () if gone and packed.erased_since(self._ports, self._acting, before.at_seq) else before.manifest
 
     def _is_exact(self) -> bool:
         tokenizer, info = self._counting.tokenizer, self._counting.info

@@ -12,6 +12,7 @@ from holdfast.core.codec import encode
 from holdfast.core.counting import Framing, counted_as, message_tokens
 from holdfast.core.decide.lines import Answer, Entry
 from holdfast.core.said import message_content, short
+from holdfast.core.strategies import priority_of
 from holdfast.core.values import plain
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, TooLarge
 from holdfast.flow import artifacts, redacting
@@ -43,12 +44,14 @@ class Preparing:
         self._given: dict[str, str] = {}
         self._most = ports.settings.inline_text_bytes
 
-    def all(self, messages: Sequence[Message], *, pinned: bool = False, progress: Progress | None = None) -> Prepared:
+    def all(
+        self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
+    ) -> Prepared:
         """Every message, or an error and no file left behind."""
         kept, entries = [], []
         try:
             for number, message in enumerate(messages, 1):
-                ready, entry = self._one(message, pinned)
+                ready, entry = self._one(message, policy)
                 kept.append(ready)
                 entries.append(entry)
                 if progress is not None and number % 100 == 0:
@@ -58,7 +61,7 @@ class Preparing:
             raise
         return Prepared(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
-    def _one(self, message: Message, pinned: bool) -> tuple[Message, Entry]:
+    def _one(self, message: Message, policy: str | None) -> tuple[Message, Entry]:
         message = _plain(message)
         if self._ports.redact is not None:
             message = redacting.message(self._ports.redact, message)
@@ -87,7 +90,7 @@ class Preparing:
             tokenizer=counted_as(self._tokenizer.name, self._framing),
             partial=message.partial,
             synthetic=message.synthetic,
-            pinned=pinned or message.pinned,
+            policy=_policy(policy or ("pinned" if message.pinned else message.policy)),
             model=message.model,
             provider=message.provider,
             usage=message.usage,
@@ -174,6 +177,12 @@ class Preparing:
             large = isinstance(result.result, str) and self._is_large(result.result)
             found.append(self._place(_utf8(result.result), named) if large else None)
         return found
+
+
+def _policy(given: str | None) -> str | None:
+    """A policy as it is noted: what is normal needs no note."""
+    priority_of(given)
+    return None if given == "normal" else given
 
 
 def _utf8(text: str) -> bytes:

@@ -20,12 +20,12 @@ from holdfast.core.pack.parts import crumb_segment, note_segments, remade_marker
 from holdfast.core.pack.pieces import RENDERER, digest
 from holdfast.core.pack.rounds import remade
 from holdfast.core.pairing import repaired
-from holdfast.errors import CallNotFound, Corrupt, NewerSchema, NotFound
+from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
 from holdfast.flow import briefs, seeing, summing
 from holdfast.flow.conversing import models
 from holdfast.flow.reloading import evidence_text, memory_text, messages_of, origin_of
 from holdfast.flow.showing import raw_id
-from holdfast.ports import Acting, Ports
+from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import Event
 from holdfast.records.lines import Summary
@@ -81,8 +81,8 @@ class _Rebuilding:
         self._mark = marks(ports.journal.secret, acting.tenant)
         info = models(ports).info(self._facts.model)
         self._framing = framing_of(info.provider, info.name)
-        self._tokenizer = models(ports).tokenizer(self._facts.tokenizer)
-        self._kept_as = counted_as(self._tokenizer.name, self._framing)
+        self._tokenizer = _tokenizer(ports, self._facts.tokenizer, info.tokenizer)
+        self._kept_as = counted_as(self._facts.tokenizer, self._framing)
         self._erased: list[str] = []
         self._summaries: list[Summary] = []
         self._crumbs: list[FrameBreadcrumb] = []
@@ -283,7 +283,7 @@ class _Rebuilding:
             decisions=_decisions(facts, segments),
             model=facts.model,
             tokenizer=facts.tokenizer,
-            exact=facts.exact and not any(map(is_guessed, said)),
+            exact=facts.exact and self._tokenizer.name == facts.tokenizer and not any(map(is_guessed, said)),
             window=WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
             window_start=None if stream is None or facts.window_start is None else (stream, facts.window_start),
             shortened=sum(1 for one in segments if one.kind == "conversation" and one.shortened),
@@ -291,6 +291,14 @@ class _Rebuilding:
             cached_tokens=facts.cached_tokens,
             stable=facts.stable,
         )
+
+
+def _tokenizer(ports: Ports, name: str, instead: str) -> Tokenizer:
+    """What it was counted with, or what the model is counted with if this process was not given that one."""
+    try:
+        return models(ports).tokenizer(name)
+    except InvalidValue:
+        return models(ports).tokenizer(instead)
 
 
 def _is_mark(message: Message) -> bool:
@@ -312,12 +320,13 @@ def _retrieved(segment: Segment, piece: PackedPiece) -> RetrievedEvidence:
 
 def _decisions(facts: ContextPacked, segments: Sequence[Segment]) -> tuple[Decision, ...]:
     """What was shown and what was not, as far as that was journaled."""
+    newest = next((one for one in reversed(segments) if one.kind == "conversation"), None)
     found = [
         Decision(
             id=one.id,
             kind=one.kind,
             outcome="summarised" if one.kind == "summary" else "shortened" if one.shortened else "included",
-            reason="covered" if one.kind == "summary" else "critical" if one.priority == "critical" else "fits",
+            reason=_reason(one, newest),
             priority=one.priority,
             shown=one.estimated_tokens,
             trust=one.trust,
@@ -334,3 +343,10 @@ def _decisions(facts: ContextPacked, segments: Sequence[Segment]) -> tuple[Decis
         kind = "memory" if one.kind == "memory" else "evidence"
         found.append(Decision(id=one.id, kind=kind, outcome="omitted", reason=one.why, tokens=one.tokens))  # type: ignore[arg-type]
     return tuple(found)
+
+
+def _reason(segment: Segment, newest: Segment | None) -> str:
+    critical = segment.priority == "critical"
+    if segment.kind == "conversation":
+        return "newest" if segment is newest else "pinned" if critical else "window"
+    return "covered" if segment.kind == "summary" else "critical" if critical else "fits"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -34,8 +35,6 @@ MORE = 16
 """Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
 SINCE = 256
 """Events that are looked at to go on from what is known."""
-SLACK = 2_000
-"""Tokens that are kept beyond what a budget takes, before the end is read anew."""
 GROWTH = frozenset({"message.appended", "tokens.counted", "context.packed"})
 """Events after which everything that was known before still holds."""
 
@@ -58,12 +57,16 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     line: Line | None
     erased: int
     wanted: Wanted
+    sources: tuple[int, ...] = ()
+    """Where the lines stood that it shares something with: what is pinned there is noted there."""
     places: tuple[Place, ...] = ()
     messages: tuple[Message, ...] = ()
     since: tuple[str, int] | None = None
     """From this message on nothing of the line is missing."""
     leading: int = 0
     """How many of them are the first instructions."""
+    kept: frozenset[tuple[str, int]] = frozenset()
+    """Those, and the messages of pinned rounds: they stay when the end moves on."""
     complete: bool = True
     """Whether no uncovered message is missing."""
     summaries: tuple[Summary, ...] = ()
@@ -116,29 +119,35 @@ def ending(
     framing: Framing,
 ) -> Ending:
     """The end of a line, from memory as far as that holds."""
-    head = ports.journal.head(acting.tenant, Scope.GLOBAL.text)
-    erased = 0 if head is None else head.version  # Erasures are noted there.
+    erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are noted there.
+    now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted)
     if state.line is None:
-        return Ending(version=state.version, line=None, erased=erased, wanted=wanted)
+        return now
+    now = replace(now, sources=tuple(_version(ports, acting, one.stream) for one in state.line.shared))
     place = (acting.tenant, stream, wanted.kept_as)
     known: Ending | None = None if ports.recent is None else ports.recent.get(place)
     found = None
-    if known is not None and _holds(known, state.line, erased, wanted):
+    if known is not None and _holds(known, now):
         same = known.version == state.version
-        found = known if same else _grown(ports, acting, stream, state, known, tokenizer, framing)
+        found = known if same else _grown(ports, acting, stream, now, known, tokenizer, framing)
     if found is None:
-        found = _read(ports, acting, stream, state, erased, wanted, tokenizer, framing)
+        found = _read(ports, acting, stream, now, tokenizer, framing)
     if ports.recent is not None and found is not known:
         ports.recent.put(place, found)
     return found
 
 
-def _holds(known: Ending, line: Line, erased: int, wanted: Wanted) -> bool:
-    before = known.line
+def _version(ports: Ports, acting: Acting, stream: str) -> int:
+    head = ports.journal.head(acting.tenant, stream)
+    return 0 if head is None else head.version
+
+
+def _holds(known: Ending, now: Ending) -> bool:
+    before, line = known.line, now.line
     return (
         before is not None
-        and known.erased == erased
-        and known.wanted == wanted
+        and line is not None
+        and (known.erased, known.sources, known.wanted) == (now.erased, now.sources, now.wanted)
         and (before.edited, before.floor, before.shared, before.generation)
         == (line.edited, line.floor, line.shared, line.generation)
     )
@@ -148,31 +157,53 @@ def _grown(
     ports: Ports,
     acting: Acting,
     stream: str,
-    state: StreamState,
+    now: Ending,
     known: Ending,
     tokenizer: Tokenizer,
     framing: Framing,
 ) -> Ending | None:
-    """What was known and what came since; None if that is not enough."""
-    query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=state.version, limit=SINCE)
+    """What was known and what came since, as far back as it would be read now; None if that is not enough."""
+    query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=SINCE)
     stored = ports.journal.read(query)
-    if len(stored) != state.version - known.version or any(event.type not in GROWTH for event in stored):
+    if len(stored) != now.version - known.version or any(event.type not in GROWTH for event in stored):
         return None
     events = [decode_event(event) for event in stored if event.type == "message.appended"]
-    pinned = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
     new = [Place(stream, message_row(event.facts, event.version)) for event in events]
-    messages = decoded(ports, acting, events, pinned)
-    counted, fresh = _counted(ports, acting, new, messages, known.wanted, tokenizer, framing)
-    if sum(message.tokens or 0 for message in (*known.messages, *counted)) > 2 * known.wanted.room + SLACK:
-        return None  # What is kept does not grow with the conversation.
+    if new and _changes_what_stays(known, new):
+        return None
+    counted, fresh = _counted(ports, acting, new, decoded(ports, acting, events), known.wanted, tokenizer, framing)
+    found = (*zip(known.places, known.messages, strict=True), *zip(new, counted, strict=True))
+    begin = len(known.places) if known.since is None else _index(known.places, known.since)
+    end, whole = _end([place for place, _ in reversed(found[begin:])], known.wanted)
+    if whole is None and not known.complete:
+        return None
+    cut = len(found) - len(end)
+    shown = [one for at, one in enumerate(found) if at >= cut or _at(one[0]) in known.kept]
     return replace(
         known,
-        version=state.version,
-        line=state.line,
-        places=(*known.places, *new),
-        messages=(*known.messages, *counted),
+        version=now.version,
+        line=now.line,
+        places=tuple(place for place, _ in shown),
+        messages=tuple(message for _, message in shown),
+        since=_at(end[-1]) if end else None,
+        complete=whole is None,
         fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
     )
+
+
+def _changes_what_stays(known: Ending, new: Sequence[Place]) -> bool:
+    """Whether there may be more first instructions now, something else is pinned, or a pinned call has its result."""
+    if len(known.places) == known.leading:
+        return True
+    return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
+
+
+def _index(found: Sequence[Place], at: tuple[str, int]) -> int:
+    return next(index for index, place in enumerate(found) if _at(place) == at)
+
+
+def _at(place: Place) -> tuple[str, int]:
+    return place.stream, place.version
 
 
 def _noted(stored: Sequence[StoredEvent], known: Ending) -> bool:
@@ -187,33 +218,27 @@ def _merged(
     return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
 
 
-def _read(
-    ports: Ports,
-    acting: Acting,
-    stream: str,
-    state: StreamState,
-    erased: int,
-    wanted: Wanted,
-    tokenizer: Tokenizer,
-    framing: Framing,
-) -> Ending:
+def _read(ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing) -> Ending:
     """All of it, from the newest message backwards until the room is full."""
+    wanted = now.wanted
     standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
-    end, complete = _end(ports, acting, stream, standing, wanted)
+    # Summaries cover a line from its beginning: what is older than something covered is covered as well.
+    uncovered = takewhile(lambda place: not summing.is_covered(place, standing), places(ports, acting, stream))
+    end, whole = _end(uncovered, wanted)
     instructions = list(leading(ports, acting, stream))
-    found = with_pinned(ports, acting, stream, end, instructions)
-    first = {(one.stream, one.version) for one in instructions}
+    stays = with_pinned(ports, acting, stream, (), instructions)
+    kept, ends = frozenset(map(_at, stays)), set(map(_at, end))
+    found = [*(place for place in stays if _at(place) not in ends), *reversed(end)]
+    first = set(map(_at, instructions))
     messages, fresh = _counted(ports, acting, found, bodies(ports, acting, found), wanted, tokenizer, framing)
-    return Ending(
-        version=state.version,
-        line=state.line,
-        erased=erased,
-        wanted=wanted,
+    return replace(
+        now,
         places=tuple(found),
         messages=tuple(messages),
-        since=(end[-1].stream, end[-1].version) if end else None,
-        leading=sum(1 for place in found if (place.stream, place.version) in first),
-        complete=complete,
+        since=_at(end[-1]) if end else None,
+        leading=sum(1 for place in found if _at(place) in first),
+        kept=kept,
+        complete=whole is None,
         summaries=tuple(standing),
         fresh=fresh,
     )
@@ -233,33 +258,29 @@ def _standing(
     return found[::-1]
 
 
-def _end(
-    ports: Ports, acting: Acting, stream: str, standing: Sequence[Summary], wanted: Wanted
-) -> tuple[list[Place], bool]:
-    """Places from the newest backwards until the room is full, and whether these are all that no summary covers."""
+def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Place | None]:
+    """Places until the room is full, and the first that is left out; None if there is no such."""
     found: list[Place] = []
     torn: set[tuple[str, int]] = set()
     tokens = beyond = 0
     begun = False
-    for place in places(ports, acting, stream):
-        if summing.is_covered(place, standing):
-            return found, True  # Summaries cover a line from its beginning: what is older is covered as well.
+    for place in newest_first:
         full = begun and (
             tokens > wanted.room or (wanted.max_messages is not None and len(found) > wanted.max_messages)
         )
         if full and (not torn or beyond == MORE):
-            return found, False
+            return found, place
         beyond += full
         found.append(place)
         if place.row["role"] == "tool":
             torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
         else:
-            torn.discard((place.stream, place.version))
+            torn.discard(_at(place))
             begun = True  # Late results alone are no round.
         # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
         counted = int(place.row["tokens"] or 0)
         tokens += counted if place.row["tokenizer"] == wanted.kept_as else counted // 3
-    return found, True
+    return found, None
 
 
 def _counted(
@@ -278,7 +299,9 @@ def _counted(
     counted = []
     for place, message in zip(found, messages, strict=True):
         tokens = message.tokens if message.tokenizer == wanted.kept_as else known.get((place.stream, place.version))
-        if tokens is None:
+        if message.erased:
+            tokens = message_tokens(message, tokenizer.count, framing)  # What is kept counts what it was.
+        elif tokens is None:
             tokens = message_tokens(message, tokenizer.count, framing)
             fresh.setdefault(place.stream, []).append((place.version, tokens))
         same = message.tokens == tokens and message.tokenizer == wanted.kept_as

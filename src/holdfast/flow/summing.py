@@ -7,8 +7,9 @@ and stay. An empty or failed summary changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, takewhile
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from holdfast.core.counting import Framing, framing_of, message_tokens
 from holdfast.core.pairing import repaired, rounds
 from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
 from holdfast.flow import redacting
-from holdfast.flow.change import States, change
+from holdfast.flow.change import Drafts, States, change
 from holdfast.flow.conversing import counting
 from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
 from holdfast.flow.pinning import leading
@@ -31,8 +32,11 @@ from holdfast.records.messages import Message
 from holdfast.records.rows import Row, Span
 
 CountMessage = Callable[[Message], int]
+Keep = int | Callable[[Sequence[Message]], int]
+"""How many of the newest rounds stay, or what says so of the messages that no summary covers."""
 
 PREFIX = SUMMARY_PREFIX
+ERASED_SUMMARY = "[erased]"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +49,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     replaces: tuple[int, ...] = ()
 
 
-def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = False) -> Plan | None:
+class Also(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written in the same commit as a summary, by its id: to the line before it, and to further streams."""
+
+    streams: tuple[str, ...]
+    drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
+
+
+def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> Plan | None:
     """The rounds of a line that are older than the newest `keep` and not covered yet.
 
     With `whole`, also those that earlier summaries cover: one summary for all, made from the originals.
     """
-    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
+    if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     state = current(ports, acting, stream)
     line = line_of(ports, acting, stream)
@@ -66,7 +77,7 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: int, whole: bool = 
         if (one.stream, one.version) not in first
     ]
     messages = bodies(ports, acting, found)
-    end = _older_than(messages, keep)
+    end = _older_than(messages, keep(messages) if callable(keep) else keep)
     if not end or (whole and is_covered(found[end - 1], known)):
         return None
     return Plan(
@@ -113,15 +124,39 @@ def _stretches(found: Sequence[Place]) -> tuple[Stretch, ...]:
     return tuple(Stretch(stream, group[0].version, group[-1].version) for stream, group in groups)
 
 
-def note(ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str = "moderate") -> Summary:
+def note(
+    ports: Ports,
+    acting: Acting,
+    plan: Plan,
+    text: str,
+    *,
+    method: str,
+    level: str = "moderate",
+    state: dict[str, Any] | None = None,
+    also: Also | None = None,
+) -> Summary:
     """Write a summary of what was planned, unless the range is no longer what it was."""
+    made = drafted(ports, acting, plan, text, method=method, level=level, state=state)
+
+    def decide(states: States) -> Drafts:
+        check_unchanged(plan, states)
+        more = {} if also is None else also.drafts(made.facts.summary)  # type: ignore[attr-defined]
+        return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
+
+    streams = (plan.stream, *(() if also is None else also.streams))
+    changed = change(ports, acting, tuple(dict.fromkeys(streams)), decide)
+    return noted(plan, made, changed.version_of("summary.made"))
+
+
+def drafted(
+    ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
+) -> Draft:
+    """The event of a summary; refuses one that says nothing."""
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
     if ports.redact is not None:
-        text = redacting.text(ports.redact, text)
+        text, state = redacting.text(ports.redact, text), redacting.value(ports.redact, state)
     tokenizer, info = counting(ports, acting, plan.stream)
-    tokens = summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
-    trust = max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external")
     own = next((one for one in plan.covers if one.stream == plan.stream), Stretch(plan.stream, 0, 0))
     facts = SummaryMade(
         summary=ulid_text(ports.ids.ulid()),
@@ -130,34 +165,41 @@ def note(ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, le
         shared=tuple(one for one in plan.covers if one.stream != plan.stream),
         at_version=plan.at_version,
         messages=len(plan.messages),
-        tokens=tokens,
+        tokens=summary_tokens(text, tokenizer, framing_of(info.provider, info.name)),
         tokenizer=tokenizer.name,
-        trust=trust,
+        trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
         method=method,
         level=level,
         replaces=plan.replaces,
     )
+    return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
 
-    def decide(states: States) -> dict[str, list[Draft]]:
-        line = states[plan.stream].line
-        if line is None or line.ended or line.edited > plan.at_version:
-            raise Conflict(
-                f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
-            )
-        return {plan.stream: [Draft(type="summary.made", facts=facts, content=SummaryContent(text=text))]}
 
-    changed = change(ports, acting, (plan.stream,), decide)
+def check_unchanged(plan: Plan, states: States) -> None:
+    """Refuse to write about a range that is no longer what it was."""
+    line = states[plan.stream].line
+    if line is None or line.ended or line.edited > plan.at_version:
+        raise Conflict(
+            f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
+        )
+
+
+def noted(plan: Plan, made: Draft, version: int) -> Summary:
+    """A summary that was written, known without reading it back."""
+    facts: Any = made.facts
+    content: Any = made.content
     return Summary(
         id=facts.summary,
         stream=plan.stream,
-        version=changed.version_of("summary.made"),
+        version=version,
         covers=plan.covers,
-        messages=len(plan.messages),
-        text=text,
-        tokens=tokens,
-        tokenizer=tokenizer.name,
-        method=method,
-        trust=trust,
+        messages=facts.messages,
+        text=content.text,
+        tokens=facts.tokens,
+        tokenizer=facts.tokenizer,
+        method=facts.method,
+        trust=facts.trust,
+        state=content.state,
     )
 
 
@@ -208,8 +250,14 @@ def _overlap(one: Summary, other: Summary) -> bool:
 
 
 def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
-    event = event_at(ports, acting, stream, int(row["version"] or 0))
-    assert event is not None, "a summary's row names its event"
+    return summary_at(ports, acting, stream, int(row["version"] or 0))
+
+
+def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
+    """The summary that was made at a version of a stream, whether or not it still stands."""
+    event = event_at(ports, acting, stream, version)
+    if event is None or event.type != "summary.made":
+        raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
     facts: SummaryMade = event.facts
     text = field(event, "text")
     return Summary(
@@ -218,11 +266,12 @@ def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
         version=event.version,
         covers=covers(facts, stream),
         messages=facts.messages,
-        text="[erased]" if text is ERASED else text or "",
+        text=ERASED_SUMMARY if text is ERASED else text or "",
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         method=facts.method,
         trust=facts.trust,
+        state=None if event.content is ERASED else event.content.state,
     )
 
 
@@ -233,6 +282,11 @@ def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
 
 def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
     """The messages that a summary stands for, exactly as they were said."""
+    return list(_originals(ports, acting, summary_named(ports, acting, stream, summary)))
+
+
+def summary_named(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
+    """A summary of a line by its id, also one that no longer stands."""
     if not isinstance(summary, str):
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
@@ -240,8 +294,7 @@ def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Mess
         span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)
         for row in ports.journal.span(acting.tenant, segment.stream, span):
             if row["summary_id"] == wanted:
-                found = _summary(ports, acting, segment.stream, row)
-                return list(_originals(ports, acting, found))
+                return _summary(ports, acting, segment.stream, row)
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
 
 

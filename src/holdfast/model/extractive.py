@@ -18,6 +18,7 @@ import msgspec
 from holdfast.core.extract import Lexicon, clean, fit, names, sentences, signal, terms, words, worth
 from holdfast.core.textrank import Candidate, choose, unit
 from holdfast.core.tool_notes import Note, notes
+from holdfast.core.transcript import speaker, spoken
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
@@ -34,7 +35,6 @@ NAME = 0.5
 """What a name is worth, beside a number or an identifier."""
 OPEN, ANSWERED, GOAL, SCRAP = 1.0, -0.5, 1.0, -1.5
 """For a question that nobody answered, against an assistant's that was; for what a user came for, against scraps."""
-_LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
 _SPEAKERS = {"user": 1.4, "assistant": 1.0}
 """What their facts and wishes weigh. A user's words are the task; instructions are mostly shown elsewhere."""
 _MESSAGE = 1 << 32
@@ -123,18 +123,6 @@ class ExtractiveSummarizer:
         return fit(did[-1].text, most, self._count) if did else ""
 
 
-def spoken(message: Message) -> str:
-    """What a message says, with the names of its files; results of tools are told apart from it."""
-    if message.role == "tool":
-        return ""
-    text = message.text
-    for part in message.content if isinstance(message.content, list) else ():
-        if part.get("type") in ("image", "file"):
-            name = part.get("name")
-            text += f"\n[{part['type']}: {name}]" if isinstance(name, str) and name else f"\n[{part['type']}]"
-    return text
-
-
 def _strongest(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
     """The sentences worth a closer look, in order, each said once."""
 
@@ -180,12 +168,6 @@ def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list
             most -= cost
             picked.append(note)
     return picked
-
-
-def speaker(message: Message) -> str:
-    """Who says it."""
-    label = _LABELS.get(message.role, "System")
-    return f"{label} ({clean(message.name)[:40]})" if message.name and message.role != "tool" else label
 
 
 def _written(picked: list[Sentence], did: list[Note], present: Sequence[Message]) -> str:

@@ -172,7 +172,7 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def triggers(self) -> tuple[Trigger, ...]:
         """Any of them is enough."""
-        return self.trigger if isinstance(self.trigger, tuple) else (self.trigger,)
+        return tuple(self.trigger) if isinstance(self.trigger, tuple | list) else (self.trigger,)
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):

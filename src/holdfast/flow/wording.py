@@ -1,0 +1,126 @@
+"""What a strategy makes of the older part of a conversation: other words for it, or a note that it is left out.
+
+Only `summarise_oldest` asks anybody; the other strategies give the same words for the same messages.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core import worded
+from holdfast.core.counting import framing_of, message_tokens
+from holdfast.core.custom import chosen_by, segments_of
+from holdfast.core.extract import fit
+from holdfast.core.state_extract import as_text, extracted
+from holdfast.core.strategies import marker
+from holdfast.errors import SummaryFailed
+from holdfast.flow.conversing import counting
+from holdfast.flow.summing import Plan, source
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.compaction import CompactionConfig
+from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What older messages became, by which method, and how hard that was on them."""
+
+    text: str
+    strategy: str
+    method: str
+    """Who made them: the strategy, or what it asked."""
+    level: CompactionLevel
+    state: dict[str, Any] | None = None
+
+
+def told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
+    """What the configured strategy makes of what is to be covered."""
+    words = _told(ports, acting, plan, config, summarizer)
+    return words if config.max_length is None else shortened(words, config.max_length)
+
+
+def shortened(words: Words, most: int) -> Words:
+    """Within so many characters."""
+    return msgspec.structs.replace(words, text=fit(words.text, most, len))
+
+
+def _told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
+    count = counting(ports, acting, plan.stream)[0].count
+    most, messages = config.summary_tokens, plan.messages
+    match config.strategy:
+        case "summarise_oldest":
+            text = in_time(config.timeout, lambda: summarizer.summarise(source(plan), max_tokens=most))
+            return _words(config, text, CompactionLevel.MODERATE, method=summarizer.name)
+        case "extract_state":
+            state = extracted(messages)
+            text = as_text(state, most, count)
+            return _words(config, text, CompactionLevel.MODERATE, state=state)
+        case "truncate_at" | "sliding_window":
+            left_out = sum(1 for message in messages if not message.pinned)
+            return _words(config, marker(left_out), CompactionLevel.AGGRESSIVE)
+        case "priority":
+            made = worded.by_priority(messages, most, count)
+        case "policy_trim":
+            made = worded.by_policy(messages, most, count)
+        case _:
+            made = _chosen(ports, acting, plan, config)
+    return _words(config, made.text, made.level)
+
+
+def _words(
+    config: CompactionConfig,
+    text: str,
+    level: CompactionLevel,
+    *,
+    method: str | None = None,
+    state: dict[str, Any] | None = None,
+) -> Words:
+    return Words(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
+
+
+def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) -> worded.Worded:
+    """By a strategy of the caller's own: what it keeps is told, the rest is left out."""
+    given = segments_of(plan.messages, plan.stream, sizes(ports, acting, plan.stream))
+    kept = chosen_by(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
+    names = {segment.id for segment in kept}
+    stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
+    return worded.of_kept(plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay})
+
+
+def sizes(ports: Ports, acting: Acting, stream: str) -> Callable[[Message], int]:
+    """The tokens of stored messages of a line, as they were counted or else are now."""
+    tokenizer, info = counting(ports, acting, stream)
+    framing = framing_of(info.provider, info.name)
+
+    def size(message: Message) -> int:
+        return message_tokens(message, tokenizer.count, framing) if message.tokens is None else message.tokens
+
+    return size
+
+
+def in_time(seconds: float | None, work: Callable[[], str]) -> str:
+    """What a summarizer gives. If it takes too long, nobody waits for it any more, and what it gives later is lost."""
+    if seconds is None:
+        return work()
+    answers: list[str] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:  # noqa: BLE001  # Whoever waits raises it.
+            errors.append(error)
+
+    # Not from a pool: its threads would keep the process alive for as long as one of them hangs.
+    thread = threading.Thread(target=run, name="holdfast-summary", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
+    return answers[0]
