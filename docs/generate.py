@@ -36,9 +36,10 @@ from holdfast.client_session import Session
 from holdfast.core.shortening import Cut
 from holdfast.migrating import NotStored
 from holdfast.records import frames as frame_records
-from holdfast.records import resume, settings
+from holdfast.records import packs, resume, settings
 from holdfast.records.catalogue import _APP, CATALOGUE, EventType
-from holdfast.records.events.calls import PackedSegment
+from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
+from holdfast.records.events.calls import LeftOut, PackedPiece
 from holdfast.records.events.conversations import CallRef, Segment, Stretch
 from holdfast.records.events.work import TaskNode
 from holdfast.records.usage import Usage
@@ -94,10 +95,10 @@ Every event that a journal may hold: its name, its kind, the version of its sche
 its content. There are {count} names, and `app.…` for your own. Names and fields are for ever: an
 event once written is never rewritten, only read as a newer schema.
 
-Today holdfast writes the events of sessions, messages and summaries, of frames, questions, calls
-and leases, `subject.erased` when something is erased, and your own `app.…` events through
-`hf.journal.append`. The others are written down so that no journal ever has to change when turns,
-state, tasks and memory arrive.
+Today holdfast writes the events of sessions, messages and summaries, of frames, questions, calls,
+packs and leases, of state and effects, `subject.erased` when something is erased, and your own
+`app.…` events through `hf.journal.append`. Those of workers, supervision, tasks and memory, and
+`cancel.requested`, are written down so that no journal ever has to change when those arrive.
 
 - **owner** events carry the epoch of whoever owns the stream, and are refused once another owner
   took over.
@@ -132,7 +133,7 @@ def events() -> str:
     parts.append("## Records inside facts")
     parts.extend(
         f"### {record.__name__}\n\n{summary(record)}{_as_list(record)}\n\n{_fields([(record, '')], frozenset())}"
-        for record in (frame_records.Limits, Usage, PackedSegment, TaskNode, CallRef, Segment, Stretch)
+        for record in (frame_records.Limits, Usage, PackedPiece, LeftOut, TaskNode, CallRef, Segment, Stretch)
     )
     return page("Events", *parts)
 
@@ -153,12 +154,13 @@ def _event(row: EventType) -> str:
 def _fields(parts: list[tuple[type[Any], str]], minted: frozenset[str]) -> str:
     rows = []
     for record, part in parts:
-        hints = typing.get_type_hints(record)
+        hints, described = typing.get_type_hints(record), _attribute_docs(record)
         for field in msgspec.structs.fields(record):
             if field.name == "artifacts":
                 continue
             mark = "°" if part == "facts" and field.name in minted else ""
-            cells = [f"`{field.name}`{mark}", type_name(hints[field.name]), _default(field)]
+            about = f". {described[field.name]}" if field.name in described else ""
+            cells = [f"`{field.name}`{mark}", type_name(hints[field.name]) + about, _default(field)]
             rows.append([part, *cells] if part else cells)
     heads = ["", "field", "type", "default"] if parts[0][1] else ["field", "type", "default"]
     return table(heads, rows) if rows else "No fields of its own."
@@ -239,6 +241,8 @@ Some errors carry what a program needs to act on them:
 | `FrameSuspended`, `Waiting` | `question` |
 | `InsufficientTokens` | `requested`, `available`; `BudgetExhausted` also `left` |
 | `BudgetTooSmall` | `required`: what would be enough |
+| `EvidenceFailed` | `handle`, `reason`; `erased`: whether it was erased |
+| `RetryLater` | `retry_after`: seconds, or None |
 
 `InvalidValue` is also a `ValueError`; `FrameNotFound`, `CallNotFound` and `QuestionNotFound` with
 their kinds are also `NotFound`. The exit code is that of the [command line](cli.md).
@@ -311,8 +315,10 @@ embedders may be async; an operator that is gets an `AsyncStateReader`.
 
 `await hf.session(…)` gives an `AsyncSession` with the members of `Session`, of which {read} are
 methods to be awaited; `len(chat)` is `await chat.length()`, and `async for message in chat` reads
-all of it. A pack is complete when it is there, so rendering it waits for nothing. A summarizer and
-a memory may be async and are awaited on the loop.
+all of it. A pack is complete when it is there, so rendering it waits for nothing. `history_tools`,
+which a frame awaits and a session does not, gives an `AsyncHistoryTools` with the members of
+`HistoryTools`, of which `run` is awaited. A summarizer and a memory may be async and are awaited on
+the loop.
 
 Each operation runs in a thread of the client's own, as a whole. Cancelling an `await` does not
 cancel the write: its key tells what happened.
@@ -335,7 +341,32 @@ message is named by a `Message` that was stored, or by its id. See [Sessions](..
 [Messages](../concepts/messages.md) and [Windows](../concepts/windows.md).
 """
 
-PACK = "See [Windows](../concepts/windows.md)."
+PACK = """
+Made by `pack` of a session or a frame and by `hf.index.assemble_context_pack`; `pack_at` gives one
+that was journaled. In a notebook it shows itself. See [Windows](../concepts/windows.md),
+[Briefs](../concepts/briefs.md), [Evidence](../concepts/evidence.md) and
+[Compaction](../concepts/compaction.md).
+"""
+
+REQUESTS = """
+What a pack becomes for a provider, each a `TypedDict`, to be passed on with `**`:
+`client.chat.completions.create(model=…, **pack.to_openai())`. What is the caller's alone, such as
+the model, is not in it.
+"""
+
+AGENT = """
+Made by `history_tools` of a session or a frame. See
+[Let an agent read its own past](../howto/agent-tools.md).
+"""
+
+FILES = "For `holdfast.open(documents=…)`. See [Files](../concepts/evidence.md#files)."
+WEB = "For `holdfast.open(fetcher=…)`. See [The web](../concepts/evidence.md#the-web)."
+SPANS = "For `holdfast.open(telemetry=…)`. See [Traces](../howto/telemetry.md)."
+
+COMPACTING = """
+Names that `compact`, `compact_context`, `CompactionConfig` and `add_rule` take, and the policies of
+messages and evidence. What each does is told in [Compaction](../concepts/compaction.md).
+"""
 LISTS = "For those who keep their own messages. See [Windows](../concepts/windows.md#windows-over-your-own-list)."
 MODELS = "See [Tokens](../concepts/tokens.md)."
 
@@ -356,6 +387,13 @@ What may be given when a journal is opened:
   `summarise(messages, *, max_tokens) -> str`. See [Summaries](../concepts/windows.md#summaries).
 - `embedder`: `"wordllama"`, a model's folder, an address, a function from texts to vectors, or an object with
   `name` and `embed(texts)`. See [Vectors](../concepts/search.md#vectors).
+- `documents`: a `DocumentRoot`, or an object with `read(path) -> str`. See [Files](../concepts/evidence.md#files).
+- `fetcher`: an `HttpsFetcher`, or an object with `fetch(url) -> str`. Nothing is fetched without one. See
+  [The web](../concepts/evidence.md#the-web).
+- `telemetry`: an `OpenTelemetry`, or an object with `span`, `begin_call` and `end_call`. See
+  [Traces](../howto/telemetry.md).
+- `strategies`: functions from segments and `budget` to the segments that stay, by name. See
+  [Strategies](../concepts/compaction.md#how-strategies).
 """
 
 KEPT = """
@@ -400,7 +438,29 @@ RECORDS = (
     holdfast.SessionInfo,
     holdfast.SweptSessions,
     holdfast.EndedConversation,
+    holdfast.BriefContext,
+    holdfast.Segment,
     holdfast.ConversationSlice,
+    holdfast.FrameBreadcrumb,
+    holdfast.RetrievedEvidence,
+    holdfast.TokenSummary,
+    holdfast.TokenBreakdown,
+    holdfast.ContextPackMetadata,
+    holdfast.Decision,
+    holdfast.PackDiff,
+    holdfast.PackInfo,
+    holdfast.Trace,
+    holdfast.Appearance,
+    holdfast.CompactionConfig,
+    holdfast.CompactionResult,
+    holdfast.Rule,
+    holdfast.MessagesOver,
+    holdfast.TokensOver,
+    holdfast.PackOverBudget,
+    holdfast.Always,
+    holdfast.BudgetGuard,
+    holdfast.TelemetryRecorder,
+    holdfast.Occasion,
     holdfast.Summary,
     holdfast.Window,
     holdfast.Imported,
@@ -439,6 +499,9 @@ PARTS = (
     Stretch,
     Cut,
     NotStored,
+    packs.Origin,
+    packs.Packed,
+    packs.WindowKey,
 )
 
 
@@ -452,6 +515,8 @@ def python() -> str:
         _methods("Holdfast", Holdfast),
         _methods("Session", Session, TALK),
         _methods("ContextPack", holdfast.ContextPack, PACK),
+        _requests(),
+        _methods("HistoryTools", holdfast.HistoryTools, AGENT),
         _methods("hf.state", holdfast.StateStore, KEPT),
         _methods("State", holdfast.State, ENTRIES),
         f"## StateReader\n\n{summary(holdfast.StateReader)} It has the reading methods of `State`.",
@@ -463,6 +528,10 @@ def python() -> str:
         _methods("Frame", Frame, BLOCK),
         _methods("hf.index", IndexView, LOW_LEVEL),
         *_asyncio(),
+        _compaction(),
+        _methods("DocumentRoot", holdfast.DocumentRoot, FILES, made=True),
+        _methods("HttpsFetcher", holdfast.HttpsFetcher, WEB, made=True),
+        _methods("OpenTelemetry", holdfast.OpenTelemetry, SPANS, made=True),
         _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised, holdfast.count_tokens),
         _functions("Models", MODELS, holdfast.model_info, holdfast.register_model),
         _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
@@ -470,6 +539,7 @@ def python() -> str:
         _methods("Scope", holdfast.Scope),
         "## Records\n\nFrozen, and plain to read.",
         *(_record(kind) for kind in RECORDS),
+        f"### CompactionLevel\n\n{summary(holdfast.CompactionLevel)}\n\n{_levels()}",
         f"### Erased\n\n{summary(holdfast.Erased)} `holdfast.ERASED` is the one there is, and it is false.",
         f"### Settings\n\n{summary(holdfast.Settings)} See [Settings](settings.md).",
         "## Parts of records\n\nFound in the fields of others; there is no need to make or import one.",
@@ -485,6 +555,42 @@ def _asyncio() -> tuple[str, str]:
     read = [f"`{name}`" for name in _awaited(Session, AsyncSession)]
     said = ASYNC.format(iterators=", ".join(iterators), awaited=", ".join(awaited), read=", ".join(read))
     return f"## AsyncHoldfast\n\n{summary(AsyncHoldfast)}", said
+
+
+def _requests() -> str:
+    """The keyword arguments that a pack becomes, by their names and types."""
+    parts = [f"## Requests\n\n{REQUESTS.strip()}"]
+    for kind in (holdfast.OpenAIRequest, holdfast.ResponsesRequest, holdfast.AnthropicRequest):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        rows = [[f"`{key}`", *_key(hint)] for key, hint in hints.items()]
+        parts.append(f"### {kind.__name__}\n\n{summary(kind)}\n\n{table(['key', 'type', ''], rows)}")
+    return "\n\n".join(parts)
+
+
+def _key(hint: Any) -> tuple[str, str]:
+    """The type of a key in words, and whether it may be missing."""
+    optional = typing.get_origin(hint) is typing.NotRequired
+    kind = typing.get_args(hint)[0] if optional else hint
+    return type_name(kind).replace("list of any JSON", "list"), "may be missing" if optional else ""
+
+
+def _compaction() -> str:
+    """The names that compaction knows, with the numbers behind them."""
+    named = [["strategies", ", ".join(f"`{name}`" for name in STRATEGIES) + ", and those given to `holdfast.open`"]]
+    named += [[f"preset `{name}`", _changed(config)] for name, config in PRESETS.items()]
+    named += [[f"policy `{name}`", f"priority `{priority}`"] for name, priority in POLICY_PRIORITY.items()]
+    return "\n\n".join(["## Compaction", COMPACTING.strip(), table(["", ""], named)])
+
+
+def _changed(config: holdfast.CompactionConfig) -> str:
+    """How a configuration differs from one that says nothing."""
+    plain = holdfast.CompactionConfig()
+    shown = [(n, getattr(config, n)) for n in config.__struct_fields__ if getattr(config, n) != getattr(plain, n)]
+    return f"`CompactionConfig({', '.join(f'{name}={value!r}' for name, value in shown)})`"
+
+
+def _levels() -> str:
+    return table(["", ""], [[f"`CompactionLevel.{level.name}`", f"`{level.value}`"] for level in packs.LEVELS])
 
 
 def _functions(title: str, more: str, *functions: Callable[..., Any]) -> str:

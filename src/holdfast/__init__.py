@@ -27,6 +27,7 @@ from holdfast.client_state import State, StateReader, StateStore, open_store
 from holdfast.client_tools import HistoryTools
 from holdfast.connect import restore
 from holdfast.core.value_types import register_type
+from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
 from holdfast.errors import (
     ActorBusy,
     AlreadyAnswered,
@@ -184,6 +185,7 @@ __all__ = [
     "AlreadyAnswered",
     "Always",
     "Answer",
+    "AnthropicRequest",
     "Appearance",
     "Appended",
     "Asked",
@@ -269,6 +271,7 @@ __all__ = [
     "NotOwner",
     "Occasion",
     "Operated",
+    "OpenAIRequest",
     "OpenTelemetry",
     "OperatorOutput",
     "OutcomeUnknown",
@@ -289,6 +292,7 @@ __all__ = [
     "Refused",
     "Repair",
     "RequestApproval",
+    "ResponsesRequest",
     "RetrievedEvidence",
     "RetryLater",
     "Revision",

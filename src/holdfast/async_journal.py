@@ -137,9 +137,9 @@ class AsyncJournalView:
         """See JournalView.collect."""
         return await self._threads.run(self._view.collect)
 
-    async def verify(self, *, progress: Progress | None = None) -> Verified:
+    async def verify(self, *, packs: bool = False, progress: Progress | None = None) -> Verified:
         """See JournalView.verify."""
-        return await self._threads.run(self._view.verify, progress=progress)
+        return await self._threads.run(self._view.verify, packs=packs, progress=progress)
 
     async def rebuild(self, *, progress: Progress | None = None) -> int:
         """See JournalView.rebuild."""

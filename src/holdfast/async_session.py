@@ -7,20 +7,36 @@ Only `compact` crosses more often: what it summarises with may be async and is a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, overload
 
 from holdfast.async_embedding import searching
 from holdfast.async_memory import offering
-from holdfast.async_summing import AnySummarizer, Compacting
+from holdfast.async_packing import packing
+from holdfast.async_summing import AnySummarizer, Compacting, SummarizerOnALoop, summarising
 from holdfast.async_threads import Threads
+from holdfast.async_tools import AsyncHistoryTools
 from holdfast.client_pack import ContextPack
-from holdfast.client_session import SUMMARY_TOKENS, Session
+from holdfast.client_session import Session
+from holdfast.client_tools import MAX_TOKENS
+from holdfast.flow import ruling
 from holdfast.flow.porting import Imported
+from holdfast.model.summarizers import summarizer as checked
+from holdfast.ports import Summarizer
+from holdfast.records.compaction import (
+    KEEP,
+    SUMMARY_TOKENS,
+    BudgetGuard,
+    CompactionConfig,
+    Rule,
+    TelemetryRecorder,
+)
 from holdfast.records.entries import SearchResult
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolCallRequest, ToolDef
+from holdfast.records.packs import MAIN_ROLE, BriefContext, PackInfo, Trace
 from holdfast.records.reports import Progress
 from holdfast.records.usage import Usage
 
@@ -78,6 +94,31 @@ class AsyncSession:
         """See Session.threads."""
         return await self._threads.run(lambda: self._session.threads)
 
+    async def brief(self, role: str = MAIN_ROLE) -> BriefContext:
+        """See Session.brief."""
+        return await self._threads.run(self._session.brief, role)
+
+    async def set_brief(
+        self,
+        role: str = MAIN_ROLE,
+        *,
+        system_prompt: str | None = None,
+        invariants: Sequence[str] | None = None,
+        working_context: Any = None,
+        tools: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """See Session.set_brief."""
+        await self._threads.run(
+            self._session.set_brief,
+            role,
+            system_prompt=system_prompt,
+            invariants=invariants,
+            working_context=working_context,
+            tools=tools,
+            key=key,
+        )
+
     async def usage(self) -> Usage:
         """See Session.usage."""
         return await self._threads.run(lambda: self._session.usage)
@@ -96,6 +137,7 @@ class AsyncSession:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> list[Message]: ...
 
@@ -107,6 +149,7 @@ class AsyncSession:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message: ...
 
@@ -117,18 +160,33 @@ class AsyncSession:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
         """See Session.append."""
-        return await self._threads.run(
-            self._session.append, message, files=files, partial=partial, pinned=pinned, key=key
+        work = functools.partial(
+            self._session.append, message, files=files, partial=partial, pinned=pinned, policy=policy, key=key
         )
+        return await self._following_rules(work)
 
     async def append_result(
-        self, call: ToolCallRequest | str, result: Any, *, is_error: bool = False, key: str | None = None
+        self,
+        call: ToolCallRequest | str,
+        result: Any,
+        *,
+        is_error: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
     ) -> Message:
         """See Session.append_result."""
-        return await self._threads.run(self._session.append_result, call, result, is_error=is_error, key=key)
+        work = functools.partial(self._session.append_result, call, result, is_error=is_error, policy=policy, key=key)
+        return await self._following_rules(work)
+
+    async def _following_rules(self, work: Callable[[], T]) -> T:
+        """Run what rules may follow: a session that has some may have to await a summarizer of theirs."""
+        if self._session.rules:
+            return await summarising(self._threads, work)
+        return await self._threads.run(work)
 
     # reading
 
@@ -153,28 +211,96 @@ class AsyncSession:
         """See Session.search. An async embedder is awaited here."""
         return await searching(self._threads, lambda: self._session.search(query, limit=limit))
 
-    async def pack(self, budget: int | None = None, *, max_messages: int | None = None) -> ContextPack:
+    async def pack(
+        self,
+        budget: int | None = None,
+        *,
+        role: str = MAIN_ROLE,
+        query: str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        force_exclude: bool = False,
+        min_compaction: str = "none",
+        tokenizer: str | None = None,
+        layout: str = "stable",
+        stickiness: float | None = None,
+        max_messages: int | None = None,
+        recall: int | None = None,
+        as_of: int | None = None,
+    ) -> ContextPack:
         """See Session.pack. Images and files are read with it, so that nothing waits for the disk afterwards."""
-        return await self._threads.run(self._packed, budget, max_messages)
+        return await packing(
+            self._threads,
+            self._session.pack,
+            budget,
+            role=role,
+            query=query,
+            include=include,
+            exclude=exclude,
+            force_exclude=force_exclude,
+            min_compaction=min_compaction,
+            tokenizer=tokenizer,
+            layout=layout,
+            stickiness=stickiness,
+            max_messages=max_messages,
+            recall=recall,
+            as_of=as_of,
+        )
 
-    def _packed(self, budget: int | None, max_messages: int | None) -> ContextPack:
-        pack = self._session.pack(budget, max_messages=max_messages)
-        whole = {id(message): pack._load(message) for message in pack.conversation.messages}
-        return ContextPack(pack._packed, lambda message: whole.get(id(message), message))
+    async def pack_at(self, call: str) -> ContextPack:
+        """See Session.pack_at."""
+        return await packing(self._threads, self._session.pack_at, call)
+
+    async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
+        """See Session.history_tools."""
+        tools = await self._threads.run(self._session.history_tools, max_tokens=max_tokens)
+        return AsyncHistoryTools(tools, self._threads)
+
+    async def packs(self, limit: int | None = None) -> list[PackInfo]:
+        """See Session.packs."""
+        return await self._threads.run(self._session.packs, limit)
+
+    async def why(self, text: str) -> Trace:
+        """See Session.why. An async embedder is awaited here."""
+        return await searching(self._threads, lambda: self._session.why(text))
+
+    async def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
+        """See Session.begin_model_call."""
+        return await summarising(self._threads, lambda: self._session.begin_model_call(pack, key=key))
 
     # making shorter
 
     async def compact(
         self,
-        keep: int = 10,
+        keep: int = KEEP,
         *,
+        strategy: str = "summarise_oldest",
         summarizer: AnySummarizer | None = None,
         max_tokens: int = SUMMARY_TOKENS,
         whole: bool = False,
+        store: bool | str = False,
     ) -> Summary | None:
         """See Session.compact. An async summarizer is awaited here, any other runs in a thread."""
-        compacting = Compacting(self._session, self._threads, summarizer)
-        return await compacting.run(keep, max_tokens=max_tokens, whole=whole)
+        config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
+        if strategy != "summarise_oldest":
+            how = {"strategy": strategy, "max_tokens": max_tokens, "whole": whole, "store": store}
+            return await self._threads.run(lambda: self._session.compact(keep, **how))  # type: ignore[arg-type]
+        return await Compacting(self._session, self._threads, summarizer, config).run(whole=whole)
+
+    async def add_rule(
+        self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
+    ) -> Callable[[], None]:
+        """See Session.add_rule. An async summarizer is awaited on the loop of whoever appends."""
+        of = self._session
+
+        def choose(given: Any) -> Summarizer:
+            return SummarizerOnALoop(checked(of._summarizer(given)))
+
+        return await self._threads.run(ruling.add, of._ports, of._acting, of._own, rule, choose)
+
+    async def rules(self) -> tuple[Rule, ...]:
+        """See Session.rules."""
+        return await self._threads.run(lambda: self._session.rules)
 
     async def summaries(self) -> list[Summary]:
         """See Session.summaries."""

@@ -128,10 +128,13 @@ class JournalView:
         self._of_the_whole()
         return artifacts.collect(self._ports)
 
-    def verify(self, *, progress: Progress | None = None) -> Verified:
-        """Check every chain, version, row, reference and artifact of the whole journal."""
+    def verify(self, *, packs: bool = False, progress: Progress | None = None) -> Verified:
+        """Check every chain, version, row, reference and artifact of the whole journal.
+
+        With `packs` also that every pack which a model was given is shown again as it was: that takes longer.
+        """
         self._of_the_whole()
-        return verify(self._ports, progress)
+        return verify(self._ports, progress, packs=packs)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
         """Make every projection anew from the events, while others go on; returns how many were applied."""

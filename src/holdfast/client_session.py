@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from holdfast.client_files import file_parts
-from holdfast.client_pack import ContextPack
-from holdfast.connect import summarizer_for
+from holdfast.client_shown import SessionShown
 from holdfast.core.wire.reading import read
-from holdfast.errors import Conflict, InvalidMessage, InvalidValue
-from holdfast.flow import branching, conversing, handing, lines, packing, porting, searching, sessions, summing
+from holdfast.errors import InvalidMessage, InvalidValue
+from holdfast.flow import (
+    branching,
+    conversing,
+    handing,
+    lines,
+    porting,
+    ruling,
+    searching,
+    sessions,
+)
 from holdfast.flow.porting import Imported
-from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.ports import Acting, Ports
 from holdfast.records.entries import SearchResult
 from holdfast.records.ids import ulid_text
-from holdfast.records.lines import SessionState, Summary
+from holdfast.records.lines import SessionState
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.reports import Progress
 from holdfast.records.scope import MAIN_THREAD
 from holdfast.records.usage import Usage
 
-SUMMARY_TOKENS = 500
-TRIES = 3
 
-
-class Session:
+class Session(SessionShown):
     """One line of a session's conversation. Small: it holds names, and the journal holds the rest."""
 
     __slots__ = ("_acting", "_line", "_own", "_ports", "id", "thread")
@@ -102,6 +107,7 @@ class Session:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> list[Message]: ...
 
@@ -113,6 +119,7 @@ class Session:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message: ...
 
@@ -123,20 +130,33 @@ class Session:
         files: Sequence[Any] = (),
         partial: bool = False,
         pinned: bool = False,
+        policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
         """Text, a mapping, a Message or a provider's response; a list of them in one commit.
 
         `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` says that it was cut off.
+        `policy` says what may become of it when the conversation is made shorter: pinned, normal, compress_first or
+        discard_when_done.
         """
         given = file_parts(message, files) if files else message
-        found = conversing.append(
-            self._ports, self._acting, self._line, read(given, partial=partial), key=key, pinned=pinned
-        )
+        messages = read(given, partial=partial)
+        found = self._appended(messages, key=key, pinned=pinned, policy=policy)
         return found if isinstance(message, list) else found[-1]
 
+    def _appended(self, messages: Sequence[Message], **how: Any) -> list[Message]:
+        found = conversing.append(self._ports, self._acting, self._line, messages, **how)
+        ruling.after_append(self._ports, self._acting, self._line, found)
+        return found
+
     def append_result(
-        self, call: ToolCallRequest | str, result: Any, *, is_error: bool = False, key: str | None = None
+        self,
+        call: ToolCallRequest | str,
+        result: Any,
+        *,
+        is_error: bool = False,
+        policy: str | None = None,
+        key: str | None = None,
     ) -> Message:
         """What a tool call came to. `call` is the request that `append` gave, or its id, or the provider's."""
         id = call.id or call.provider_id if isinstance(call, ToolCallRequest) else call
@@ -145,7 +165,7 @@ class Session:
         provider = call.provider_id if isinstance(call, ToolCallRequest) else None
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
         message = Message(role="tool", tool_results=(answer,))
-        return conversing.append(self._ports, self._acting, self._line, [message], key=key)[0]
+        return self._appended([message], key=key, policy=policy)[0]
 
     def open_calls(self) -> list[ToolCallRequest]:
         """Tool calls that wait for a result, oldest first. Until they have one, nothing after them is summarised."""
@@ -178,51 +198,6 @@ class Session:
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Messages of this line that match a question, best first; each result's `value` is the Message."""
         return searching.search_line(self._ports, self._acting, self._line, query, limit)
-
-    def pack(self, budget: int | None = None, *, max_messages: int | None = None) -> ContextPack:
-        """The most that fits: system prompt, tools, summaries and the newest whole rounds. Valid for every provider."""
-        packed = packing.pack(self._ports, self._acting, self._line, budget=budget, max_messages=max_messages)
-        return ContextPack(packed, lambda message: porting.with_bodies(self._ports, self._acting, message))
-
-    # making shorter
-
-    def compact(
-        self,
-        keep: int = 10,
-        *,
-        summarizer: Summarizer | Callable[..., str] | None = None,
-        max_tokens: int = SUMMARY_TOKENS,
-        whole: bool = False,
-    ) -> Summary | None:
-        """Let a summary stand for all but the newest `keep` rounds; None if there is nothing to summarise.
-
-        Nothing is removed, and messages that arrive meanwhile stay. `whole` replaces earlier summaries as well.
-        """
-        chosen = self._summarizer(summarizer)
-        for attempt in range(1, TRIES + 1):
-            plan = summing.plan(self._ports, self._acting, self._line, keep=keep, whole=whole)
-            if plan is None:
-                return None
-            text = chosen.summarise(summing.source(plan), max_tokens=max_tokens)
-            try:
-                return summing.note(self._ports, self._acting, plan, text, method=chosen.name)
-            except Conflict:
-                if attempt == TRIES:
-                    raise
-        return None
-
-    def _summarizer(self, given: Any) -> Summarizer:
-        tokenizer, _ = conversing.counting(self._ports, self._acting, self._line)
-        return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
-
-    def summaries(self) -> list[Summary]:
-        """The summaries that stand for parts of this line, oldest first."""
-        return summing.summaries(self._ports, self._acting, self._line)
-
-    def expand(self, summary: Summary | str) -> list[Message]:
-        """The messages that a summary stands for, exactly as they were said."""
-        id = summary.id if isinstance(summary, Summary) else summary
-        return summing.expand(self._ports, self._acting, self._line, id)
 
     # editing
 
@@ -257,6 +232,7 @@ class Session:
     def close(self) -> None:
         """End it for good: it takes no more messages, and memory is offered all of it."""
         sessions.end_session(self._ports, self._acting, self.id, cause="close", reset=False)
+        ruling.forget(self._ports, self._acting, self._own)
         handing.offer(self._ports, self._acting, self._own)
 
     def reset(self) -> None:

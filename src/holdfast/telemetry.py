@@ -17,6 +17,11 @@ from holdfast.core.spans import ERROR, answer_attributes, call_attributes, call_
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.version import __version__
 
+try:
+    from opentelemetry import trace
+except ImportError:  # An extra: who makes no spans need not have it.
+    trace = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
@@ -34,10 +39,8 @@ class OpenTelemetry:
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None, *, most_open: int = MOST_OPEN) -> None:
-        try:
-            from opentelemetry import trace  # noqa: PLC0415  only who wants spans needs it
-        except ImportError:
-            raise Unsupported("Spans need OpenTelemetry's API. Run: pip install 'holdfast[otel]'") from None
+        if trace is None:
+            raise Unsupported("Spans need OpenTelemetry's API. Run: pip install 'holdfast[otel]'")
         if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
             raise InvalidValue(f"tracer_provider must be a TracerProvider, not {type(tracer_provider).__name__}.")
         if not isinstance(most_open, int) or isinstance(most_open, bool) or most_open < 1:

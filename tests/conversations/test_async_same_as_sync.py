@@ -79,11 +79,27 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(chat, "pack")
     yield op(chat, "pack", 6000, max_messages=4)
     yield op(chat, "pack", 1)
+    yield op(chat, "set_brief", "planner", system_prompt="Plan only.", key="b")
+    yield op(chat, "brief", "planner")
+    packed = yield op(chat, "pack", 6000)
+    call = yield op(chat, "begin_model_call", packed, key="c")
+    yield op(chat, "pack_at", call)
+    yield op(chat, "pack_at", "nothing")
+    yield op(chat, "packs")
+    yield op(chat, "packs", -1)
+    yield op(chat, "why", "order 17")
+    yield op(chat, "why", "never said")
+    yield op(chat, "why", "")
+    yield op(chat, "history_tools", max_tokens=300)
     yield op(chat, "compact", 0, max_tokens=0)
     summary = yield op(chat, "compact", 2)
     yield op(chat, "compact", 2)
     yield op(chat, "compact", -1)
     yield op(chat, "compact", summarizer=3)
+    yield op(chat, "compact", 1, strategy="sliding_window", store=True)
+    yield op(chat, "compact", strategy="by magic")
+    yield op(chat, "add_rule", "by magic")
+    yield op(chat, "rules")
     yield op(chat, "summaries")
     yield op(chat, "expand", summary)
     yield op(chat, "unpin", sent)
@@ -128,7 +144,8 @@ def _comparable(value: Any) -> str:
     if isinstance(value, ContextPack):
         value = value, value.messages, value.to_openai(), value.to_responses(), value.to_anthropic()
     # Artifacts are named with a secret that every journal has of its own.
-    return re.sub("[0-9a-f]{64}", "artifact", repr(value)).replace("AsyncSession(", "Session(")
+    plain = re.sub("[0-9a-f]{64}", "artifact", repr(value))
+    return re.sub(r"Async(Session|HistoryTools)\(", r"\1(", plain)
 
 
 async def _told(hf: Any, crossings: Callable[[], int]) -> list[Any]:

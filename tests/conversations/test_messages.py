@@ -252,7 +252,12 @@ def test_tokens_are_counted_once_and_by_another_tokenizer_remembered(hf: Holdfas
     before = hf.journal.position()
     first = chat.pack(4_000)
     assert first.tokenizer == "cl100k_base"
-    assert hf.journal.position() == before + 1
+    assert hf.journal.position() == before, "a pack is a read"
+    chat.begin_model_call(first)
+    noted = [event.type for event in hf.journal.events(after=before)]
+    assert noted == ["tokens.counted", "context.packed"]
     second = chat.pack(4_000)
-    assert hf.journal.position() == before + 1
+    chat.begin_model_call(second)
+    noted = [event.type for event in hf.journal.events(after=before)]
+    assert noted == ["tokens.counted", "context.packed", "context.packed"]
     assert first.tokens == second.tokens

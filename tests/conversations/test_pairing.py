@@ -123,12 +123,23 @@ def test_a_reused_id_belongs_to_the_nearest_open_call_before_it() -> None:
     assert shape(repaired(open_one).messages) == ["assistant", "far", "user", "assistant", "near", "user"]
 
 
-def test_parallel_results_keep_the_order_they_came_in_unless_the_round_was_broken() -> None:
+def test_parallel_results_keep_the_order_they_came_in_unless_one_is_missing() -> None:
     assert found([asks("a", "b"), gives("b=2"), gives("a=1")]) == []
     assert found([asks("a", "b"), gives("b=2", "a=1")]) == []
-    broken = repaired([asks("a", "b", "c"), gives("c=3", "a=1"), user("note"), gives("b=2")])
-    assert shape(broken.messages) == ["assistant", "1", "2", "3", "user"]
-    assert [repair.problem for repair in broken.repairs] == ["misplaced_result"]
+    late = repaired([asks("a", "b", "c"), gives("c=3", "a=1"), user("note"), gives("b=2")])
+    assert shape(late.messages) == ["assistant", "3,1", "2", "user"]
+    assert [repair.problem for repair in late.repairs] == ["misplaced_result"]
+    torn = repaired([asks("a", "b", "c"), gives("c=3", "a=1"), user("note")])
+    assert [message.synthetic for message in torn.messages] == [False, False, True, False, False]
+    assert [message.tool_results[0].result for message in torn.messages[1:4:2]] == ["1", "3"]
+
+
+def test_a_round_alone_is_shown_as_it_is_among_others() -> None:
+    """So that a window, and a pack that is made again, need not know what else was there."""
+    for results in ([gives("c=3", "a=1"), user("note"), gives("b=2")], [gives("b=2"), user("note"), gives("c=3")]):
+        among = repaired([asks("a", "b", "c"), *results]).messages
+        alone = repaired([asks("a", "b", "c"), *(one for one in results if one.role == "tool")]).messages
+        assert [one for one in among if one.role != "user"] == alone
 
 
 def test_results_of_two_rounds_in_one_message_are_split() -> None:

@@ -58,7 +58,7 @@ def test_a_large_note_in_the_middle_does_not_crowd_out_the_newest_message(hf: Ho
     chat = hf.session("a")
     chat.append([f"hello {number}" for number in range(30)])
     chat.append([{"role": "system", "content": "note " * 3_000}, "What now?"])
-    assert [message.text for message in chat.pack(1_000).messages] == ["What now?"]
+    assert [message.text for message in chat.pack(1_000).conversation.messages] == ["What now?"]
     with pytest.raises(holdfast.BudgetTooSmall) as small:
         chat.pack(5)
     assert chat.pack(small.value.required).messages[-1].text

@@ -16,9 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.client_session import TRIES, Session
+from holdfast.client_session import Session
 from holdfast.errors import Conflict, SessionClosed, SummaryFailed
 from holdfast.flow import summing
+from holdfast.flow.folding import TRIES
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
 from tests.model import sessions_look as look

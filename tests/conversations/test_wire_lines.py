@@ -44,6 +44,7 @@ ANSWERS = Message(
     tokens=7,
     tokenizer="t",
     pinned=True,
+    policy="compress_first",
     trust="tool",
     erased=True,
 )

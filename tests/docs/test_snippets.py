@@ -31,6 +31,11 @@ SCRIPTS: dict[str, list[Reply]] = {
     "README.md": ["Noted: no nuts."],
     "docs/quickstart.md": ["Noted: no nuts."],
     "docs/concepts/messages.md": [[{"name": "weather", "arguments": {"city": "Rome"}}], "Sunny in Rome.", "And hot."],
+    "docs/howto/agent-tools.md": [
+        [{"name": "search_history", "arguments": {"query": "number of the locker", "limit": None}}],
+        [{"name": "expand", "arguments": {"handle": "m2", "offset": None}}],
+        "It is 7719.",
+    ],
     "docs/concepts/windows.md": ["Alice orders tea and is allergic to nuts."],
 }
 """What the model says on a page, in order; after that, how many messages it was shown."""

@@ -33,7 +33,8 @@ FRAME_IDS = tuple(f"01JY000000000000000000000{n}" for n in "ABC")
 
 ULID = re.compile(r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}(?![0-9A-Za-z])")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_CURSORS = frozenset({"seq", "last_seq", "last_event_seq"})
+_MARK = re.compile(r"(?<=data )[0-9]{9}(?=>|&gt;)")
+_CURSORS = frozenset({"seq", "last_seq", "last_event_seq", "log_seq", "at_seq"})
 
 
 def by_words(texts: list[str]) -> list[list[float]]:
@@ -214,6 +215,7 @@ class Plain:
         """A text without what was minted."""
         text = text.replace(self._hf._ports.leases.name, "this process")
         text = ULID.sub(lambda found: self._named("id", found[0].upper()), text)
+        text = _MARK.sub(lambda found: self._named("mark", found[0]), text)
         return _DIGEST.sub(lambda found: self._named("digest", found[0]), text)
 
     def _named(self, what: str, minted: str) -> str:

@@ -10,7 +10,13 @@ from tests.edges.tenant_actor import FRAME_IDS, USERS, Actor
 from tests.edges.tenant_calls import call
 
 
-@call("index", "push_frame", "Holdfast", "index")
+def handles_of(actor: Actor, parent: str | None) -> list[str]:
+    """Some of what a parent can pass on."""
+    known = [] if parent is None else [one.id for one in actor.hf.index.handles(parent) if one.removed is None]
+    return known[: actor.random.randint(0, 2)]
+
+
+@call("index", "push_frame handles", "Holdfast", "index")
 def push_frame(actor: Actor) -> Any:
     parent = actor.maybe(actor.recent("frame"), 0.4) if actor.known["frame"] else None
     frame = actor.hf.index.push_frame(
@@ -18,6 +24,7 @@ def push_frame(actor: Actor) -> Any:
         scope=actor.actor() if parent is None else None,
         parent=parent,
         inputs={"about": actor.text()},
+        inherit=handles_of(actor, parent),
         tokens=actor.one((None, 40, 500)),
         limits=actor.maybe(Limits(depth=4, tool_calls=3, timeout_ms=90_000)),
         frame_id=actor.maybe(actor.one(FRAME_IDS), 0.2),
@@ -59,6 +66,13 @@ def resume_actor(actor: Actor) -> Any:
     return found, actor.hf.index.release_actor(scope)
 
 
+@call("index", "brief set_brief")
+def briefs(actor: Actor) -> Any:
+    index, scope = actor.hf.index, actor.one((actor.actor(), f"{actor.actor()}/session/s/thread/main", "s", "global"))
+    index.set_brief(scope, actor.one(("main", "planner")), system_prompt=actor.text(), invariants=[actor.text()])
+    return index.brief(scope), index.brief(actor.actor(), "planner"), index.brief("session/t/thread/main")
+
+
 @call("index", "sweep")
 def sweep(actor: Actor) -> Any:
     return actor.hf.index.sweep(fail_orphans=bool(actor.maybe(True)))
@@ -74,7 +88,7 @@ def budgets(actor: Actor) -> Any:
     return index.get_frame(frame)
 
 
-@call("index", "add_handle handles remove_handle restore_handles add_result")
+@call("index", "add_handle handles remove_handle restore_handles compact_context add_result")
 def evidence(actor: Actor) -> Any:
     index, frame = actor.hf.index, actor.frame()
     handle = index.add_handle(frame, "document", description=actor.text(), body=actor.text(), key=actor.key("handle"))
@@ -82,7 +96,16 @@ def evidence(actor: Actor) -> Any:
     removal = index.remove_handle(frame, handle, reason=actor.text())
     gone = index.handles(frame)
     back = None if removal is None else index.restore_handles(frame, removal)
-    return handle, result, gone, back, index.handles(frame)
+    smaller = index.compact_context(frame, actor.one((0, 50)), actor.one(("priority", "summarise_oldest")), store=True)
+    return handle, result, gone, back, smaller, index.handles(frame)
+
+
+@call("index", "assemble_context_pack pack_at")
+def context_pack(actor: Actor) -> Any:
+    index, frame = actor.hf.index, actor.frame()
+    packed = index.assemble_context_pack(frame=frame, budget_tokens=2_000, query=actor.text())
+    call = index.begin_model_call(frame, packed)
+    return packed, index.pack_at(call)
 
 
 @call("index", "begin_model_call end_model_call begin_tool_call end_tool_call")
@@ -140,7 +163,8 @@ def resume_frame(actor: Actor) -> Any:
 
 @call(
     "Frame",
-    "run spend reserve release attach detach frame result id info status tokens left limits __repr__",
+    "run spend reserve release attach detach frame result id info status tokens left limits append messages pack "
+    "history_tools __repr__",
     "Holdfast",
     "frame",
 )
@@ -157,9 +181,11 @@ def work_in_a_block(actor: Actor) -> Any:
         frame.spend(5, purpose="draft")
         frame.release("draft")
         handle = frame.attach("document", body=actor.text())
-        shown += [frame.detach(handle), frame.tokens, frame.status, frame.info()]
-        with frame.frame(actor.text(), tokens=50) as child:
+        with frame.frame(actor.text(), tokens=50, inherit=[handle]) as child:
             child.spend(3)
+            shown += [child.append(actor.text()), child.append([actor.text()]), child.messages(1)]
+        shown += [frame.pack(800), frame.history_tools().run("expand", {"handle": "m1"})]
+        shown += [frame.detach(handle), frame.tokens, frame.status, frame.info(), frame.messages()]
         frame.result({"said": actor.text()}, summary=actor.text())
     return shown, repr(frame), frame.info()
 

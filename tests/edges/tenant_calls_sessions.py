@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import DualWrite, HoldfastError, Message, Session
+from holdfast import CompactionConfig, DualWrite, HoldfastError, Message, Session
 from tests.edges.tenant_actor import SESSIONS, USERS, Actor
 from tests.edges.tenant_calls import call
 
@@ -64,6 +64,21 @@ def look_at_session(actor: Actor) -> Any:
     return [*shown, len(one), repr(one), one._repr_html_()]
 
 
+@call("Session", "brief set_brief")
+def brief_a_session(actor: Actor) -> Any:
+    session = actor.talk()
+    before = session.brief()
+    session.set_brief(
+        actor.one(("main", "planner")),
+        system_prompt=actor.maybe(actor.text()),
+        invariants=actor.maybe([actor.text()]),
+        working_context=actor.maybe({"about": actor.text()}),
+        tools=actor.maybe([TOOL]),
+        key=actor.key("brief"),
+    )
+    return before, session.brief(), session.brief("planner")
+
+
 @call("Session", "append")
 def say(actor: Actor) -> Any:
     session = actor.talk()
@@ -106,24 +121,47 @@ def search(actor: Actor) -> Any:
     "pack",
     "ContextPack",
     "messages system tools summaries conversation tokens budget exact tokenizer model shortened to_openai to_responses "
-    "to_anthropic __repr__ _repr_html_",
+    "to_anthropic __repr__ _repr_html_ segments brief_context breadcrumbs evidence token_summary level limited_by "
+    "cached_share metadata decisions digest read_in",
 )
 def pack(actor: Actor) -> Any:
     session = actor.talk()
     stored(actor, session)
-    packed = session.pack(actor.one((200, 4_000)), max_messages=actor.maybe(5))
+    packed = session.pack(actor.one((200, 4_000)), max_messages=actor.maybe(5), recall=actor.maybe(3))
     forms = [packed.to_openai(), packed.to_responses(), packed.to_anthropic()]
-    return packed, forms, repr(packed), packed._repr_html_()
+    return packed, forms, repr(packed), packed._repr_html_(), packed.read_in().digest
 
 
-@call("Session", "compact summaries expand")
+@call("Session", "begin_model_call pack_at history_tools", "ContextPack", "diff")
+def model_call(actor: Actor) -> Any:
+    session = actor.talk()
+    stored(actor, session)
+    packed = session.pack(4_000)
+    call = session.begin_model_call(packed, key=actor.key("pack"))
+    tools = session.history_tools()
+    read = [tools.run("search_history", {"query": actor.text()}), tools.run("expand", {"handle": "m3"})]
+    return session.pack_at(call), session.pack(4_000).cached_share, packed.diff(session.pack_at(call)), read
+
+
+@call("Session", "packs why")
+def ask_why(actor: Actor) -> Any:
+    session = actor.talk()
+    said = stored(actor, session)
+    asked = (said.text[:40] or "x", actor.text(), "nothing of that kind")
+    return [session.why(text) for text in asked], session.packs(5)
+
+
+@call("Session", "add_rule rules compact summaries expand")
 def compact(actor: Actor) -> Any:
     session = actor.talk()
+    undo = session.add_rule(CompactionConfig(threshold=2, keep=1, store=True))
     for _ in range(3):
         session.append(actor.text())
+    rules = session.rules
+    undo()
     summary = session.compact(keep=actor.one((1, 2)), whole=bool(actor.maybe(True, 0.2)))
     kept = session.summaries()
-    return summary, kept, [session.expand(actor.one((one, one.id))) for one in kept]
+    return rules, summary, kept, [session.expand(actor.one((one, one.id))) for one in kept]
 
 
 @call("Session", "rewind")

@@ -48,7 +48,12 @@ def _taken_up(chat: Session) -> Act:
 
 
 def _packed(chat: Session) -> Act:
-    return lambda: chat.pack(BUDGET)
+    def act() -> None:
+        assert chat._ports.recent is not None
+        chat._ports.recent.clear()  # Else there is nothing to read.
+        chat.pack(BUDGET)
+
+    return act
 
 
 def _read(chat: Session) -> Act:

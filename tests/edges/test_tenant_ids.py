@@ -31,6 +31,7 @@ class Things(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     token: str
     call: str
+    pack: str
     handle: str
     removal: str
     message: str
@@ -73,6 +74,7 @@ def made_by(hf: Holdfast) -> Things:
         question=asked.question,
         token=asked.token,
         call=index.begin_tool_call(frame, "look"),
+        pack=hf.session("s").begin_model_call(hf.session("s").pack(1_000)),
         handle=handle,
         removal=removal,
         message=first.id,
@@ -112,10 +114,14 @@ ASKS: dict[str, Ask] = {
     "index.add_handle handle": lambda hf, of, own: hf.index.add_handle(own.frame, "document", handle=of.handle),
     "index.remove_handle frame": lambda hf, of, own: hf.index.remove_handle(of.frame, own.handle),
     "index.remove_handle handle": lambda hf, of, own: hf.index.remove_handle(own.frame, of.handle),
+    "index.compact_context frame": lambda hf, of, own: hf.index.compact_context(of.frame, 0),
     "index.restore_handles frame": lambda hf, of, own: hf.index.restore_handles(of.frame, own.removal),
     "index.restore_handles removal": lambda hf, of, own: hf.index.restore_handles(own.frame, of.removal),
     "index.handles frame": lambda hf, of, own: hf.index.handles(of.frame),
     "index.add_result frame": lambda hf, of, own: hf.index.add_result(of.frame, "artifact", "x"),
+    "index.assemble_context_pack frame": lambda hf, of, own: hf.index.assemble_context_pack(frame=of.frame),
+    "index.pack_at call": lambda hf, of, own: hf.index.pack_at(of.pack),
+    "Session.pack_at call": lambda hf, of, own: hf.session("s").pack_at(of.pack),
     "index.begin_model_call frame": lambda hf, of, own: hf.index.begin_model_call(of.frame),
     "index.end_model_call frame": lambda hf, of, own: hf.index.end_model_call(of.frame, own.call),
     "index.end_model_call call": lambda hf, of, own: hf.index.end_model_call(own.frame, of.call),
@@ -204,7 +210,7 @@ def told(hf: Holdfast, ask: Ask, of: Things, own: Things) -> tuple[str, str]:
         text, kind = repr(ask(hf, of, own)), "answer"
     except (NotFound, ToolPairingError) as error:
         text, kind = str(error), type(error).__name__
-    except holdfast.Refused as error:
+    except (holdfast.Refused, holdfast.Corrupt) as error:
         text, kind = str(error), "answer"  # It was found, and something else was wrong.
     for name in of.__struct_fields__:
         text = text.replace(getattr(of, name), f"<{name}>")

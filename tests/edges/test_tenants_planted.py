@@ -114,7 +114,7 @@ def subscribers_hear_everybody(patch: Patch) -> None:
     original = MemoryJournal.read
 
     def read(self: Any, query: Any) -> Any:
-        everybodys = self._events[query.after :][: query.limit]
+        everybodys = list(self._events.values())[query.after :][: query.limit]
         return everybodys if query.stream is None and query.after and not query.types else original(self, query)
 
     patch.setattr(MemoryJournal, "read", read)

@@ -46,7 +46,7 @@ BAD: dict[str, tuple[type[HoldfastError], Act]] = {
     "unknown call": (holdfast.CallNotFound, lambda hf, f: hf.index.end_tool_call(f, UNKNOWN)),
     "unknown policy": (InvalidValue, lambda hf, f: hf.index.begin_tool_call(f, "t", if_interrupted="pray")),
     "tool without a name": (InvalidValue, lambda hf, f: hf.index.begin_tool_call(f, "")),
-    "a pack that cannot be": (holdfast.Unsupported, lambda hf, f: hf.index.begin_model_call(f, object())),
+    "a pack that cannot be": (InvalidValue, lambda hf, f: hf.index.begin_model_call(f, object())),
     "a scope that is none": (InvalidValue, lambda hf, f: hf.index.stack("actor/")),
     "a key that is none": (InvalidValue, lambda hf, f: hf.index.reserve(f, "p", 1, key="")),
     "a purpose that is none": (InvalidValue, lambda hf, f: hf.index.reserve(f, "", 1)),

@@ -6,6 +6,7 @@ other gives; nothing is half of both.
 
 from __future__ import annotations
 
+import re
 import itertools
 from collections.abc import Callable
 from functools import cache
@@ -32,6 +33,8 @@ CALL = {"id": "p", "type": "function", "function": {"name": "look_up", "argument
 PAIRS = 30
 """How many pairs are tried in `make test`, at one moment each; `make soak` tries all at all moments."""
 
+
+MINTED = re.compile(r"[0-9A-Z]{26}|(?<=data )[0-9]{9}")
 
 def client(journal: Any, engine: Engine) -> Holdfast:
     clock = FrozenClock()
@@ -117,7 +120,8 @@ def seen(journal: MemoryJournal, engine: Engine) -> tuple[Any, ...]:
         places = [place.row["position"] for place in lines.places_after(hf._ports, hf._acting, chat._line)]
         said = [(label(message), message.pinned) for message in chat.messages()]
         covered = [(one.text, [label(message) for message in chat.expand(one)]) for one in chat.summaries()]
-        shown = [label(message) for message in chat.pack(10_000).messages]
+        # Ids and marks are minted.
+        shown = [MINTED.sub("…", label(message)) for message in chat.pack(10_000).messages]
         found.append((thread, said, places, len(chat), covered, len(state.calls), shown))
     assert hf.journal.verify().findings == ()
     handed = [(cause, said) for _, cause, said in engine.taken.values()]

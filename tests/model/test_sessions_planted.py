@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.core import fold_lines, project_lines
 from holdfast.core.decide import lines as deciding
 from holdfast.errors import ToolPairingError
-from holdfast.flow import branching, conversing, handing, lines, packing, pinning, sessions, summing
+from holdfast.flow import branching, conversing, handing, lines, packing, pinning, recent, sessions, summing
 from holdfast.flow.change import state_of
 from holdfast.records.events.conversations import Segment, Stretch
 from holdfast.records.messages import Message
@@ -131,7 +131,7 @@ def retracted_messages_in_packs(patch: Patch) -> None:
             found = [p for s in lines.segments(stream, line) for p in original(ports, acting, s, backwards=True)]
         yield from found
 
-    patch.setattr(packing, "places", places)
+    patch.setattr(recent, "places", places)
 
 
 def pinned_messages_left_out(patch: Patch) -> None:
@@ -139,8 +139,10 @@ def pinned_messages_left_out(patch: Patch) -> None:
 
 
 def system_prompt_not_counted(patch: Patch) -> None:
-    original = packing._brief
-    patch.setattr(packing, "_brief", lambda *args: replace(original(*args), tokens=0))
+    original = packing._Packing._brief_segment
+    patch.setattr(
+        packing._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0)
+    )
 
 
 def oldest_call_answered_first(patch: Patch) -> None:

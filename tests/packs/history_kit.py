@@ -9,7 +9,7 @@ from holdfast import Session
 from holdfast.client_tools import HistoryTools
 from holdfast.records.messages import Message
 
-FENCED = re.compile(r"^([^\n]*):\n<data ([0-9a-f]{8})>\n(.*?)\n</data \2>$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^([^\n]*):\n<data ([0-9]{9})>\n(.*?)\n</data \2>$", re.MULTILINE | re.DOTALL)
 ONWARDS = re.compile(r"^… (?:(\d+) )?more(?: characters)?: expand (\S+)(?: with offset (\d+))?$", re.MULTILINE)
 
 

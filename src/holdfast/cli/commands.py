@@ -42,6 +42,20 @@ COMMANDS = {
         "[PATH] SESSION",
         "Only looks. A result and its call have the same mark. Texts are shortened unless --full is given.",
     ),
+    "pack": Command(
+        "pack:pack",
+        "Show what a model call was shown, or would be shown now.",
+        "[PATH] SESSION",
+        "Only looks. Without --call it is a pack made now, which is not journaled. Texts are shortened; --json has "
+        "them whole.",
+    ),
+    "why": Command(
+        "why:why",
+        "Show why a model knows a fact or not, and what to do about it.",
+        "[PATH] SESSION FACT",
+        "Only looks. FACT is found by its words, whatever their case and blanks. One that begins with a hyphen is "
+        "written after --.",
+    ),
     "fork": Command(
         "messages:fork",
         "Begin a new thread that goes on after a message.",

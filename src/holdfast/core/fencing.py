@@ -26,16 +26,30 @@ BRIEF_LABEL: Final = "Notes for this work:"
 Mark = Callable[[str], str]
 """From the id of a segment to its mark."""
 
-_LOOKS_LIKE_ONE: Final = re.compile(r"<(/?)data(?=[\s>])", re.IGNORECASE)
+_LOOKS_LIKE_ONE: Final = re.compile(r"<(\s*+/?\s*+data)\b", re.IGNORECASE)
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
-_LENGTH: Final = 8
+_DIGITS: Final = 9
+"""Digits are counted three to a token, so that a mark takes as many tokens in every journal."""
 
 
 def marks(secret: bytes, tenant: str) -> Mark:
     """The marks of one tenant of a journal."""
 
     def mark(id: str) -> str:
-        return hmac.new(secret, f"fence\0{tenant}\0{id}".encode(), hashlib.sha256).hexdigest()[:_LENGTH]
+        made = hmac.new(secret, f"fence\0{tenant}\0{id}".encode(), hashlib.sha256).digest()
+        return f"{int.from_bytes(made, 'big') % 10**_DIGITS:0{_DIGITS}d}"
+
+    return mark
+
+
+def marks_when_needed(secret: Callable[[], bytes], tenant: str) -> Mark:
+    """The same; the secret is asked for when something is fenced, which most packs have nothing of."""
+    known: list[Mark] = []
+
+    def mark(id: str) -> str:
+        if not known:
+            known.append(marks(secret(), tenant))
+        return known[0](id)
 
     return mark
 
@@ -47,8 +61,8 @@ def fenced(label: str, text: str, mark: str) -> str:
 
 def escaped(text: str, mark: str) -> str:
     """A text without anything that could end its fence."""
-    broken = f"{mark[:4]}-{mark[4:]}"
-    return _LOOKS_LIKE_ONE.sub(r"&lt;\1data", text.replace(mark, broken).replace(mark.upper(), broken.upper()))
+    without = text.replace(mark, f"{mark[:4]}-{mark[4:]}")
+    return _LOOKS_LIKE_ONE.sub(r"&lt;\1", without)
 
 
 def evidence_label(id: str, kind: str, trust: str) -> str:

@@ -93,9 +93,7 @@ class _Place(NamedTuple):
     at: int
 
 
-def _message(
-    place: _Place, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool
-) -> Message:
+def _message(place: _Place, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
     try:

@@ -3,7 +3,7 @@
 Goes stream by stream, so that memory follows the largest stream and not the journal. Every
 chain from its first event to its head, dense versions, rows against what the events
 project, states against what they fold, artifacts against their names, and then what only
-the backend can see.
+the backend can see. Whether every journaled pack can still be shown is looked at if asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import HoldfastError
 from holdfast.flow.artifacts import artifact_name
 from holdfast.flow.reading import beyond
-from holdfast.ports import Ports
+from holdfast.flow.rebuilt import rebuilt
+from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head
-from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Finding, Progress, Query, Verified
 from holdfast.records.rows import Row
@@ -30,9 +31,9 @@ from holdfast.records.rows import Row
 PAGE = 1_000
 
 
-def verify(ports: Ports, progress: Progress | None = None) -> Verified:
-    """Look at everything once."""
-    run = _Run(ports, progress)
+def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = False) -> Verified:
+    """Look at everything once; with `packs`, also whether every journaled pack is shown again as it was."""
+    run = _Run(ports, progress, packs=packs)
     with ports.journal.snapshot():
         run.look()
     return Verified(
@@ -45,9 +46,10 @@ def verify(ports: Ports, progress: Progress | None = None) -> Verified:
 
 
 class _Run:
-    def __init__(self, ports: Ports, progress: Progress | None) -> None:
+    def __init__(self, ports: Ports, progress: Progress | None, *, packs: bool) -> None:
         self._ports = ports
         self._progress = progress
+        self._packs = packs
         self.findings: list[Finding] = []
         self.events = self.streams = self.rows = self.artifacts = 0
 
@@ -94,6 +96,8 @@ class _Run:
                 state = fold(state, event)
                 for change in project(event.type, event.facts, event.version, event.at):
                     shadow.apply(change)
+                if self._packs and event.type == "context.packed":
+                    self._pack(tenant, event)
                 self._advance()
         except Exception as error:  # noqa: BLE001
             self._found("unreadable", f"{where} after version {version}", _words(error))
@@ -102,6 +106,13 @@ class _Run:
             self._found("head", where, "the stream's end is not that of its last event")
         self._compare(tenant, head.stream, shadow, tables)
         self._load(tenant, head.stream, state)
+
+    def _pack(self, tenant: str, event: Event) -> None:
+        """A pack that names something which is not there, or comes out otherwise although nothing was erased."""
+        try:
+            rebuilt(self._ports, Acting(tenant=tenant), event)
+        except HoldfastError as error:
+            self._found("packs", f"{tenant} {event.stream} version {event.version}", str(error))
 
     def _load(self, tenant: str, stream: str, state: StreamState) -> None:
         try:

@@ -79,7 +79,8 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
     summaries = _of_line(fit, sources, given.standing)
     said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
-    truncated = max(given.messages - covered - sum(1 for message in said if message.id), 0)
+    shown = sum(1 for message in said if message.id and not _is_covered(message, summaries))
+    truncated = max(given.messages - covered - shown, 0)
     mark = _marked(fit, sources, given, truncated)
     segments, stable = _ordered(fit, sources, given, rounds, mark)
     decisions = (*_decisions(fit, sources.rounds, rounds, summaries, truncated), *given.report.decisions)
@@ -121,13 +122,19 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
         window_start=_window_start(fit, sources.rounds),
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
-        cached_tokens=common_tokens(given.before, segments),
+        cached_tokens=common_tokens(given.before, segments, given.follows),
         pins=given.pins,
         follows=dict(given.follows),
         fresh=given.fresh,
         kept_as=given.kept_as,
         stable=stable,
     )
+
+
+def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
+    """Whether a summary stands for it as well: what is pinned is shown beside it."""
+    stretches = (one for summary in summaries for one in summary.covers)
+    return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
 
 
 def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segment | None:
@@ -186,9 +193,7 @@ def origins(
     """The stretches of streams that a round consists of; what was made up to complete it is made up again."""
     if len(messages) == 1:
         place = messages[0]
-        return (
-            Origin(kind="conversation", stream=place.stream, first=place.version, last=place.version, cut=recipe),
-        )
+        return (Origin(kind="conversation", stream=place.stream, first=place.version, last=place.version, cut=recipe),)
     found: list[Origin] = []
     places = dict.fromkeys((message.stream, message.version) for message in messages if message.version)
     for stream, version in places:

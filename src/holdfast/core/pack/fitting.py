@@ -183,20 +183,19 @@ class _Attempt:
         return self._level is not CompactionLevel.MODERATE or self._all_whole(critical, must)
 
     def _must_rounds(self) -> dict[int, Form]:
-        """The newest round and those that are pinned, at their shortest, as far as the number of messages allows."""
-        found: dict[int, Form] = {}
-        for nth in range(self._rounds.number - 1, -1, -1):
-            newest = nth == self._rounds.number - 1
-            if not newest and not self._rounds.pinned(nth):
-                continue
-            form = self._rounds.fewer(self._form(nth), self._messages) if newest else self._form(nth)
+        """The newest round and those that are pinned, at their shortest."""
+        newest = self._rounds.number - 1
+        must = {nth: self._form(nth) for nth in range(newest) if self._rounds.pinned(nth)}
+        pinned = sum(len(form.messages) for form in must.values())
+        if newest >= 0:
+            whole = self._form(newest)
+            form = self._rounds.fewer(whole, self._messages - pinned)
             if form is None:
-                raise _too_few(self._limits.max_messages, self._first()[0] + min(len(self._form(nth).messages), 2))
-            if len(form.messages) <= self._messages:
-                self._messages -= len(form.messages)
-                self._unshortened[nth] = form
-                found[nth] = self._rounds.within(form, 0)
-        return found
+                raise _too_few(self._limits.max_messages, self._first()[0] + pinned + min(len(whole.messages), 2))
+            must[newest] = form
+        self._messages -= sum(len(form.messages) for form in must.values())
+        self._unshortened.update(must)
+        return {nth: self._rounds.within(form, 0) for nth, form in must.items()}
 
     def _take_included(self) -> None:
         """What was asked for by name, at its shortest, one after the other as far as their share goes."""
@@ -249,9 +248,11 @@ class _Attempt:
         """Optional evidence in order; what does not fit is skipped, and the next one tried."""
         memory = self._total * self._limits.shares.memory // 100
         memory -= sum(form.tokens for form in self._chosen.values() if form.item.kind == "memory")
+        # What was asked for by name is there at its shortest, or there was no room even for that: then there is none
+        # for evidence that nobody asked for.
+        full = any(item.mandatory and item.id not in self._chosen for item in self._items)
         for item in self._items:
-            # What was asked for by name is there at its shortest, or there was no room even for that.
-            if item.id in self._chosen or item.critical or item.mandatory:
+            if item.id in self._chosen or item.mandatory or (full and item.kind == "evidence"):
                 continue
             if self._level is CompactionLevel.AGGRESSIVE and item.priority in _UNIMPORTANT:
                 self._why[item.id] = "level"
@@ -316,7 +317,7 @@ def _too_small(budget: int, required: int) -> BudgetTooSmall:
 
 def _too_few(most: int, required: int) -> BudgetTooSmall:
     return BudgetTooSmall(
-        f"A pack of {most} messages is too small: the first instructions and the newest round need {required}. "
-        "Raise max_messages to that.",
+        f"A pack of {most} messages is too small: the first instructions, what is pinned and the newest round need "
+        f"{required}. Raise max_messages to that.",
         required=required,
     )

@@ -1,7 +1,7 @@
 """Level light: blanks that say nothing go, and long texts keep their ends. Code, diffs, YAML and JSON stay as they are.
 
-A text is only touched where it is plainly prose. Whatever has a fence, an indented line, a diff's marks, keys or
-braces is left alone: better a text too long than one that no longer parses.
+A text is only touched where it is plainly prose. Whatever has a fence, an indented line, a diff's marks, keys,
+columns, assignments or brackets is left alone: better a text too long than one that no longer parses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ from holdfast.records.messages import Message
 
 _FENCE: Final = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
 _STRUCTURE: Final = re.compile(
-    r"^(?:[ \t]+\S|\s*[\[{<|#]|diff --git |@@ |--- |\+\+\+ |[+-]\S|(?:import|from|def|class|function|const|let|var) )"
-    r"|[{};|]\s*$",
-    re.MULTILINE,
+    r"""
+    ^[ \t]+\S                                # an indented line
+    | ^[\[{(<>|\#]                           # brackets, markup, tables, comments, prompts
+    | [{};|\\]\s*$                           # an end of a statement, or a line that goes on
+    | ^(?:diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|-\s)                            # a diff, a list, a document of YAML
+    | ^(?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
+    | ^(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b   # a query
+    | ^[\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=      # an assignment
+    | ^[\w.]+\([^\n]*\)\s*$                   # a call
+    | ^[^,\s]+,\S                             # columns between commas
+    | \S\t+\S | \S[ ]{3,}\S                   # columns of a table
+    | \s--?[A-Za-z]                           # options of a command
+    | \"{3} | '{3} | <<                       # texts within code
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
 _KEY: Final = re.compile(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
 _TRAILING: Final = re.compile(r"[ \t]+$", re.MULTILINE)

@@ -47,8 +47,10 @@ def crumb_segments(
         return None, None
     kept = [replace(origin, cut=f"goal:{_goal_length(crumb.goal, count, most)}") for crumb, origin in crumbs]
     goals = [crumb.goal for crumb, _ in crumbs]
-    last = replace(crumbs[-1][1], cut=f"goal:{LAST_GOAL}")
-    return crumb_segment(goals, kept, mark, count), crumb_segment(goals[-1:], [last], mark, count)
+    # Of a goal that is hardly longer, the cut form may take more.
+    short = replace(kept[-1], cut=f"goal:{LAST_GOAL}")
+    last = [crumb_segment(goals[-1:], [one], mark, count) for one in (short, kept[-1])]
+    return crumb_segment(goals, kept, mark, count), min(last, key=lambda segment: segment.estimated_tokens)
 
 
 def _goal_length(goal: str, count: CountMessage, most: int) -> int:

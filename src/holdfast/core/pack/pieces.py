@@ -17,11 +17,13 @@ from holdfast.records.events.calls import PackedPiece
 from holdfast.records.messages import Message
 from holdfast.records.packs import Origin, Packed, Segment
 
+Follows = Mapping[tuple[str, int], tuple[str, int]]
+
 RENDERER = 1
 """Which way of making text out of pieces; a later release keeps this one and adds another."""
 
 
-def pieces(segments: Sequence[Segment], follows: Mapping[tuple[str, int], tuple[str, int]]) -> tuple[PackedPiece, ...]:
+def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, ...]:
     """What segments were made from; `follows` says which message comes after which on the line."""
     found: list[PackedPiece] = []
     for segment in segments:
@@ -51,9 +53,7 @@ def pieces(segments: Sequence[Segment], follows: Mapping[tuple[str, int], tuple[
     return tuple(found)
 
 
-def _joined(
-    one: PackedPiece, other: PackedPiece, follows: Mapping[tuple[str, int], tuple[str, int]]
-) -> PackedPiece | None:
+def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPiece | None:
     """Two neighbours as one piece, if nothing lies between them and neither was cut."""
     plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
     if not plain or one.part or other.part or one.stream is None or other.stream is None:
@@ -65,22 +65,23 @@ def _joined(
     return msgspec.structs.replace(one, last=other.last, tokens=one.tokens + other.tokens)
 
 
-def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment]) -> int:
-    """How many tokens at the beginning of these segments are the same as in an earlier pack."""
+def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Follows) -> int:
+    """How many tokens at the beginning of these segments are the same as in an earlier pack; 0 if there was none."""
     earlier = list(before)
-    total = at = 0
+    total = doubtful = at = 0
     reached: int | None = None
     for segment in segments:
         for origin in segment.origins:
-            if at < len(earlier) and reached is not None and reached == earlier[at].last:
-                at, reached = at + 1, None
-            if at == len(earlier) or not _same(earlier[at], origin, reached):
+            if at == len(earlier) or not _same(earlier[at], origin, reached, follows):
                 return total
-            if _is_run(earlier[at]):
-                reached = origin.last
-            else:
-                at += 1
-        total += segment.estimated_tokens
+            reached = origin.last if _is_run(earlier[at]) and origin.last != earlier[at].last else None
+            at += reached is None
+        if not earlier or (reached is None and at < len(earlier) and _is_of(earlier[at], segment)):
+            return total  # The earlier pack had more of this one.
+        doubtful += segment.estimated_tokens
+        if reached is None or all(message.version for message in segment.messages):
+            total, doubtful = total + doubtful, 0
+        # Else a result was made up here. It was then, too, if the same came next.
     return total
 
 
@@ -88,15 +89,21 @@ def _is_run(piece: Any) -> bool:
     return piece.kind == "conversation" and piece.part is None
 
 
-def _same(piece: PackedPiece, origin: Origin, reached: int | None) -> bool:
+def _is_of(piece: PackedPiece, segment: Segment) -> bool:
+    return (piece.kind, piece.id) == (segment.kind, segment.id)
+
+
+def _same(piece: PackedPiece, origin: Origin, reached: int | None, follows: Follows) -> bool:
     """Whether a piece goes on with this; of a run that has begun, `reached` was the last message."""
     if not _is_run(piece) or not _is_run(origin):
         return reached is None and _identity(piece) == _identity(origin)
-    if piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
+    if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
         return False
     if origin.first is None or origin.last is None or origin.last > piece.last:
         return False
-    return origin.first == piece.first if reached is None else origin.first > reached
+    if reached is None:
+        return origin.first == piece.first
+    return origin.first == reached + 1 or follows.get((piece.stream, reached)) == (origin.stream, origin.first)
 
 
 def _identity(piece: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
     "newest": "the newest round is always shown",
-    "pinned": "pinned",
+    "pinned": "pinned, so it is always shown",
     "first": "the first instructions are always shown",
     "critical": "critical evidence is always shown",
     "asked_for": "asked for by name",

@@ -14,6 +14,7 @@ from holdfast.core.fencing import lowest
 from holdfast.core.naming import handle_of
 from holdfast.core.pack.light import is_light, light
 from holdfast.core.shortening import Name, What, applied, fitted, thinned
+from holdfast.core.wire.calls import json_text
 from holdfast.records.messages import Message
 
 LIGHT = "light"
@@ -98,7 +99,14 @@ class Rounds:
         thin = thinned(form.messages, most) if len(form.messages) > 1 else None
         if thin is None:
             return None
-        return Form(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe))
+        left_out = form.left_out + sum(map(_length, form.messages)) - sum(map(_length, thin.messages))
+        return Form(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe), left_out)
+
+
+def _length(message: Message) -> int:
+    """Characters of a message with its calls and results."""
+    called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
 
 
 def _is_pinned(message: Message) -> bool:
