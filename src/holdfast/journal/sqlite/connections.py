@@ -17,9 +17,10 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import Closed, Refused
-from holdfast.journal.sqlite.connection import Durability, open_connection, rewrite_log, translate
+from holdfast.journal.sqlite.connection import Durability, ask, open_connection, rewrite_log, translate
 from holdfast.journal.sqlite.forking import unwatch_forks, watch_forks
 from holdfast.journal.sqlite.schema import prepare
+from holdfast.journal.sqlite.statements import queries
 from holdfast.records.batches import Head
 
 MAX_IDLE_READERS = 16
@@ -76,13 +77,23 @@ class Connections:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
+        if self.pinned is not None:
+            yield  # Within another one: its moment is this one's.
+            return
         with self.reading() as connection:
-            connection.execute("SELECT count(*) FROM meta").fetchall()  # A snapshot begins with its first read.
+            # A snapshot begins with its first read, which is something that is asked for anyway.
+            ((self._pinned.position,),) = ask(connection, queries()["position"])
             self._pinned.connection, self._pinned.heads = connection, {}
             try:
                 yield
             finally:
                 self._pinned.connection = self._pinned.heads = None
+
+    @property
+    def position(self) -> int:
+        """The cursor at which this thread's snapshot was taken."""
+        found: int = self._pinned.position
+        return found
 
     @property
     def heads(self) -> dict[tuple[str, str], Head | None] | None:

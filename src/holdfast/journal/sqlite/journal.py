@@ -268,7 +268,7 @@ class SqliteJournal:
 
     def position(self) -> int:
         if self.connections.pinned is not None:
-            return int(ask(self.connections.pinned, queries()["position"])[0][0])
+            return self.connections.position
         # `data_version` changes when any other connection, of any process, has committed. It is
         # cheap to ask often; the table is only read when it changed.
         with self._polling, self.connections.polling() as (connection, fresh):
