@@ -8,10 +8,10 @@ by its meaning (a decision, a wish, a limit). Every function takes time in propo
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from holdfast.core.patterns import late
 from holdfast.core.signals import COURTESY, SIGNALS, STOP_WORDS, listed
 
 LONGEST = 320
@@ -23,15 +23,15 @@ LONGEST_WORD = 64
 STEM = 7
 """`cancelled` and `cancellation` begin with the same letters. A real stemmer would need a language."""
 
-_WORD = re.compile(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
-_BREAK = re.compile(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
+_WORD = late(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
+_BREAK = late(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUNS = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-_FIRST_UNSPACED, _LETTERS = "\u0e00", re.compile(f"[{_UNSPACED}]")
-_BULLET = re.compile(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
-_NUMBERED = re.compile(r"\w{1,3}[.)]")
-_STRONG = re.compile(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
-_UNSTORABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]+")
+_RUNS = late(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_FIRST_UNSPACED, _LETTERS = "\u0e00", late(f"[{_UNSPACED}]")
+_BULLET = late(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
+_NUMBERED = late(r"\w{1,3}[.)]")
+_STRONG = late(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
+_UNSTORABLE = late("[\x00-\x1f\x7f\ud800-\udfff]+")
 _ABBREVIATIONS = listed("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. approx. z.b. bzw. ca. art.")
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.core.patterns import late
 from holdfast.records.events.envelope import TRUST_LEVELS
 
 TRUSTED: Final = frozenset({"system", "operator"})
@@ -26,8 +27,8 @@ BRIEF_LABEL: Final = "Notes for this work:"
 Mark = Callable[[str], str]
 """From the id of a segment to its mark."""
 
-_LOOKS_LIKE_ONE: Final = re.compile(r"<(\s*+/?\s*+data)\b", re.IGNORECASE)
-_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
+_LOOKS_LIKE_ONE: Final = late(r"<(\s*+/?\s*+data)\b", re.IGNORECASE)
+_PLAIN_ID: Final = late(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 _DIGITS: Final = 9
 """Digits are counted three to a token, so that a mark takes as many tokens in every journal."""
 

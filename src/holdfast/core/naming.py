@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.core.patterns import late
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
@@ -18,8 +19,8 @@ NameKind = Literal["message", "messages", "summary", "id"]
 
 _AROUND: Final = " \t\r\n\"'`[]()<>{}.,:;#"
 """What a model likes to put around a name when it repeats one."""
-_SHORT: Final = re.compile(r"([ms])([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE)
-_STRETCH: Final = re.compile(
+_SHORT: Final = late(r"([ms])([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE)
+_STRETCH: Final = late(
     r"m([1-9][0-9]{0,14})\s*(?:-|\u2013|\u2014|\.\.\.?|\u2026|\bto\b)\s*m?([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE
 )
 _LONGEST: Final = 256

@@ -5,13 +5,13 @@ Everything in it was said: sentences are taken as they are, and sorted by their 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.core.extract import Lexicon, clean, fit, sentences, signal, words, worth
+from holdfast.core.patterns import late
 from holdfast.core.signals import listed
 from holdfast.core.transcript import spoken
 from holdfast.records.messages import Message
@@ -48,8 +48,8 @@ _WANTED: Final = listed(
     möchte brauche will bitte voudrais besoin quiero necesito vorrei
     """
 )
-_NAMED_PATHS: Final = re.compile(r"(?i)(?:^|_)(?:path|paths|file|files|filename|file_path|filepath|notebook_path)$")
-_PATH: Final = re.compile(r"(?<![\w/.\\-])(?:[\w.~-]*[/\\])*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/\\])")
+_NAMED_PATHS: Final = late(r"(?i)(?:^|_)(?:path|paths|file|files|filename|file_path|filepath|notebook_path)$")
+_PATH: Final = late(r"(?<![\w/.\\-])(?:[\w.~-]*[/\\])*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/\\])")
 _EXTENSIONS: Final = listed(
     """
     py pyi js jsx ts tsx json jsonl yaml yml toml ini cfg md rst txt csv tsv html css scss xml sql sh bash rs go java kt

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.patterns import late
 from holdfast.core.shortening import cut
 from holdfast.core.soundness import changed
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message
 
-_FENCE: Final = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
-_STRUCTURE: Final = re.compile(
+_FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
+_STRUCTURE: Final = late(
     r"""
     ^[ \t]+\S                                # an indented line
     | ^[\[{(<>|\#]                           # brackets, markup, tables, comments, prompts
@@ -34,9 +35,9 @@ _STRUCTURE: Final = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_KEY: Final = re.compile(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
-_TRAILING: Final = re.compile(r"[ \t]+$", re.MULTILINE)
-_BLANK_LINES: Final = re.compile(r"\n{3,}")
+_KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
+_TRAILING: Final = late(r"[ \t]+$", re.MULTILINE)
+_BLANK_LINES: Final = late(r"\n{3,}")
 _FEW: Final = 2
 
 

@@ -1,0 +1,26 @@
+"""Regular expressions that are compiled when they are first used: who imports holdfast does not wait for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+
+class _Late:
+    """Behaves as the pattern that it becomes."""
+
+    __slots__ = ("_flags", "_known", "_text")
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._text, self._flags = text, flags
+        self._known: re.Pattern[str] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._known is None:
+            self._known = re.compile(self._text, self._flags)
+        return getattr(self._known, name)
+
+
+def late(text: str, flags: int = 0) -> re.Pattern[str]:
+    """A pattern that costs nothing until it is asked."""
+    return cast(re.Pattern[str], _Late(text, flags))
