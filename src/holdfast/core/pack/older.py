@@ -43,13 +43,13 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         room = self.room - sum(one.estimated_tokens for one in summaries)
         messages = self.messages - len(summaries)
         older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown]
-        tokens, sizes = self._measured(older, room)
+        looked, tokens, sizes = self._measured(older, room)
         fits = self.complete and sum(tokens) <= room and sum(sizes) <= messages
         marked = not fits and self.marker is not None and self.marker.estimated_tokens <= room
         if marked and self.marker is not None:
             room -= self.marker.estimated_tokens
         start = self._start(older, tokens, sizes, room, messages)
-        forms = {nth: self.form(nth) for nth in older[start:]}
+        forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.stickiness:
             start -= self._edge(older[start - 1], forms, room, messages)
         taken = sum(form.tokens for form in forms.values())
@@ -58,15 +58,19 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
         return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
 
-    def _measured(self, older: Sequence[int], room: int) -> tuple[list[int], list[int]]:
-        """Tokens and messages of each; those that are too far back to fit are not looked at, and take too much."""
+    def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
+        """Forms, tokens and messages; those that are too far back to fit are not looked at, and take too much."""
+        looked: dict[int, Form] = {}
         tokens, sizes, left = [], [], room
         for nth in reversed(older):
-            form = self.form(nth) if left >= 0 else None
-            tokens.append(room + 1 if form is None else form.tokens)
-            sizes.append(1 if form is None else len(form.messages))
-            left -= tokens[-1]
-        return tokens[::-1], sizes[::-1]
+            if left < 0:
+                break
+            form = looked[nth] = self.form(nth)
+            tokens.append(form.tokens)
+            sizes.append(len(form.messages))
+            left -= form.tokens
+        beyond = len(older) - len(tokens)
+        return looked, [room + 1] * beyond + tokens[::-1], [1] * beyond + sizes[::-1]
 
     def _fitting_summaries(self) -> tuple[Segment, ...]:
         """The newest summaries that leave half of the room to the rounds after them; one if it fits at all."""
