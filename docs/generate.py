@@ -338,14 +338,15 @@ becomes of the frame when the block is left is a [table](../concepts/frames.md#l
 TALK = """
 `len(chat)` is how many messages it has, and iterating over it reads all of them, oldest first. A
 message is named by a `Message` that was stored, or by its id. See [Sessions](../concepts/sessions.md),
-[Messages](../concepts/messages.md) and [Windows](../concepts/windows.md).
+[Messages](../concepts/messages.md), [Context packs](../concepts/packs.md) and
+[Compaction](../concepts/compaction.md).
 """
 
 PACK = """
 Made by `pack` of a session or a frame and by `hf.index.assemble_context_pack`; `pack_at` gives one
-that was journaled. In a notebook it shows itself. See [Windows](../concepts/windows.md),
-[Briefs](../concepts/briefs.md), [Evidence](../concepts/evidence.md) and
-[Compaction](../concepts/compaction.md).
+that was journaled. In a notebook it shows itself. See [Context packs](../concepts/packs.md),
+[Windows](../concepts/windows.md), [Briefs](../concepts/briefs.md) and
+[Evidence](../concepts/evidence.md).
 """
 
 REQUESTS = """
@@ -606,8 +607,8 @@ def _iterated(view: type[Any]) -> list[str]:
 
 def _awaited(plain: type[Any], awaited: type[Any]) -> list[str]:
     """Properties of the one that are methods of the other."""
-    found = vars(awaited)
-    return [n for n, m in members(plain) if isinstance(m, property) and inspect.iscoroutinefunction(found.get(n))]
+    found = {n: inspect.getattr_static(awaited, n, None) for n, m in members(plain) if isinstance(m, property)}
+    return [name for name, member in found.items() if inspect.iscoroutinefunction(member)]
 
 
 def _callable(function: Callable[..., Any], owner: str = "holdfast.", *, method: bool = False) -> list[str]:

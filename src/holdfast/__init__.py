@@ -10,6 +10,7 @@
     connect.py  the composition root: a URL becomes ports
     client*.py  Holdfast, its views, blocks and sessions; async_*.py for asyncio
     windows.py, migrating.py  for callers who hold a list of messages themselves
+    documents.py, fetching.py, telemetry.py, webhook.py  what a client may be given
     cli/        the command line
     testing/    the public kit: contracts, faults, clocks, the simulated disk
 

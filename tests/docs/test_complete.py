@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import NotRequired, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from holdfast.client_pack import ContextPack
 from holdfast.client_session import Session
 from holdfast.migrating import DualWrite
 from holdfast.records.catalogue import CATALOGUE
+from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
 
 from .pages import DOCS, ROOT, anchors, blocks, links, name, pages
 
@@ -34,6 +36,8 @@ PUBLIC = [getattr(holdfast, public) for public in holdfast.__all__]
 STRUCTS = [found for found in PUBLIC if isinstance(found, type) and issubclass(found, msgspec.Struct)]
 RECORDS = [record for record in STRUCTS if record not in (holdfast.Scope, holdfast.Settings)]
 """Records that are given to callers; scopes and settings have sections of their own."""
+BESIDE = {"url", "durability", "settings", "clock", "ids"}
+"""What `holdfast.open` takes that is no port for callers to fill, or explained elsewhere."""
 
 
 def text(page: str) -> str:
@@ -127,6 +131,10 @@ def test_every_public_name_is_documented(public: str) -> None:
         ("hf.state", holdfast.StateStore),
         ("State", holdfast.State),
         ("hf.effects", Effects),
+        ("HistoryTools", holdfast.HistoryTools),
+        ("DocumentRoot", holdfast.DocumentRoot),
+        ("HttpsFetcher", holdfast.HttpsFetcher),
+        ("OpenTelemetry", holdfast.OpenTelemetry),
     ],
 )
 def test_every_method_is_documented_with_its_parameters(title: str, kind: type) -> None:
@@ -150,6 +158,33 @@ def test_every_field_of_a_public_record_is_documented(record: type) -> None:
         assert f"| `{field}` |" in written
     methods = [method for method, found in vars(record).items() if inspect.isfunction(found) and method[0] != "_"]
     assert all(f"| `{method}(" in written for method in methods)
+
+
+@pytest.mark.parametrize("request_", [holdfast.OpenAIRequest, holdfast.ResponsesRequest, holdfast.AnthropicRequest])
+def test_every_key_of_a_request_is_documented_and_whether_it_may_be_missing(request_: type) -> None:
+    written = section(request_.__name__, "###")
+    for key, hint in get_type_hints(request_, include_extras=True).items():
+        missing = "may be missing" if get_origin(hint) is NotRequired else ""
+        assert re.search(rf"^\| `{key}` \| [^|]+ \| {missing}\s*\|$", written, re.MULTILINE)
+
+
+def test_every_name_of_compaction_is_documented_with_its_numbers() -> None:
+    written, told = section("Compaction"), text("concepts/compaction.md")
+    for named in (*STRATEGIES, *PRESETS, *POLICY_PRIORITY):
+        assert f"`{named}`" in written
+        assert f"| `{named}` |" in told, "say what it does"
+    for config in PRESETS.values():
+        for field in msgspec.structs.fields(config):
+            value = getattr(config, field.name)
+            assert value == field.default or f"{field.name}={value!r}" in written
+    for level in holdfast.CompactionLevel:
+        assert f"| `CompactionLevel.{level.name}` | `{level.value}` |" in section("CompactionLevel", "###")
+
+
+def test_everything_that_a_client_may_be_given_is_explained() -> None:
+    ports = [name for name in inspect.signature(holdfast.open).parameters if name not in BESIDE]
+    opening = section("Opening")
+    assert [port for port in ports if f"\n- `{port}`: " not in opening] == []
 
 
 def test_every_envelope_field_is_documented() -> None:

@@ -6,8 +6,8 @@ other gives; nothing is half of both.
 
 from __future__ import annotations
 
-import re
 import itertools
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -35,6 +35,7 @@ PAIRS = 30
 
 
 MINTED = re.compile(r"[0-9A-Z]{26}|(?<=data )[0-9]{9}")
+
 
 def client(journal: Any, engine: Engine) -> Holdfast:
     clock = FrozenClock()
