@@ -64,7 +64,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         story = Story(Random(number), writer.ports.ids, ("alice", "bob"))
         for count in range(25):
             writer.append(f"actor/a{number}/session/s1/thread/main", *story.step(), key=f"k{number}-{count}")
-    for number in (41, 42):
+    for number in (98, 117):
         told = ConversationStory(Random(number), writer.ports.ids, f"c{number}", ("alice", "bob"), endings=0.3)
         writer.write(*told.step(40))
     for number in (7, 8):

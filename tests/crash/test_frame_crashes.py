@@ -561,6 +561,16 @@ def _unless_over(run: Run) -> Run:
     return again
 
 
+def packed(hf: Holdfast) -> Known:
+    known = root(hf)
+    return {**known, "call": _call_with_pack(hf, known)}
+
+
+def _call_with_pack(hf: Holdfast, known: Known) -> str:
+    pack = hf.index.assemble_context_pack(frame=known["frame"])
+    return hf.index.begin_model_call(known["frame"], pack, request={"a": 1}, key="k")
+
+
 def _resume(hf: Holdfast, known: Known) -> None:
     hf.index.resume_frame(known["question"], approve=True)
 
@@ -587,6 +597,12 @@ OPS: dict[str, Op] = {
     "push_frame id": Op(
         nothing, lambda hf, k: hf.index.push_frame("g", scope=SCOPE, frame_id="01JXT21Q00YJVQMYHEK2DM60V7")
     ),
+    "push_frame inherit": Op(
+        root,
+        lambda hf, k: hf.index.push_frame("c", parent=k["frame"], scope=ELSEWHERE, tokens=5, inherit=["h"], key="k"),
+    ),
+    "set_brief": Op(nothing, lambda hf, k: hf.index.set_brief(SCOPE, "planner", system_prompt="Plan.", key="k")),
+    "brief": Op(root, lambda hf, k: hf.index.brief(SCOPE)),
     "update_frame": Op(root, lambda hf, k: hf.index.update_frame(k["frame"], goal="other", tokens=7, key="k")),
     "pop_frame": Op(reserved, lambda hf, k: hf.index.pop_frame(k["frame"], value=1, key="k")),
     "pop_frame away": Op(away_alone, lambda hf, k: hf.index.pop_frame(k["away"])),
@@ -604,9 +620,14 @@ OPS: dict[str, Op] = {
     "add_handle": Op(root, lambda hf, k: hf.index.add_handle(k["frame"], "url", target="y", key="k")),
     "remove_handle": Op(root, lambda hf, k: hf.index.remove_handle(k["frame"], "h", key="k")),
     "restore_handles": Op(removed, lambda hf, k: hf.index.restore_handles(k["frame"], k["removal"], key="k")),
+    "compact_context": Op(root, lambda hf, k: hf.index.compact_context(k["frame"], 0, key="k")),
+    "compact_context stored": Op(root, lambda hf, k: hf.index.compact_context(k["frame"], 0, store=True, key="k")),
     "handles": Op(removed, lambda hf, k: hf.index.handles(k["frame"])),
     "add_result": Op(root, lambda hf, k: hf.index.add_result(k["frame"], "file", "a.txt", summary="s", key="k")),
     "begin_model_call": Op(root, lambda hf, k: hf.index.begin_model_call(k["frame"], request={"a": 1}, key="k")),
+    "begin_model_call pack": Op(root, _call_with_pack),
+    "assemble_context_pack": Op(root, lambda hf, k: hf.index.assemble_context_pack(frame=k["frame"])),
+    "pack_at": Op(packed, lambda hf, k: hf.index.pack_at(k["call"]).to_openai()),
     "end_model_call": Op(model_begun, lambda hf, k: hf.index.end_model_call(k["frame"], k["call"], usage=9)),
     "end_model_call failed": Op(
         model_begun, lambda hf, k: hf.index.end_model_call(k["frame"], k["call"], usage=9, error="overloaded: wait")

@@ -148,10 +148,13 @@ OPS: dict[str, Op] = {
     "pin": Op(talked, lambda hf: chat(hf).pin(chat(hf).messages()[0])),
     "compact": Op(summarised, lambda hf: chat(hf).compact(keep=1, summarizer=short)),
     "compact whole": Op(summarised, lambda hf: chat(hf).compact(keep=1, whole=True, summarizer=short)),
+    "compact stored": Op(summarised, lambda hf: chat(hf).compact(keep=1, strategy="sliding_window", store=True)),
     "close": Op(talked, lambda hf: chat(hf).close(), _unless(SessionClosed, lambda hf: chat(hf).close())),
     "reset": Op(branched, lambda hf: chat(hf).reset()),
     "import": Op(made, lambda hf: chat(hf).import_messages({"messages": OPENAI, "tools": OPENAI_TOOLS}, key="k")),
     "import into": Op(talked, lambda hf: chat(hf).import_messages(OPENAI, key="k")),
+    "begin_model_call": Op(summarised, lambda hf: chat(hf).begin_model_call(chat(hf).pack(400), key="k")),
+    "set_brief": Op(opened, lambda hf: chat(hf).set_brief("planner", system_prompt="Plan.", tools=TOOLS, key="k")),
     "pack": Op(summarised, lambda hf: chat(hf).pack(400).to_openai()),
 }
 
@@ -280,6 +283,7 @@ def test_what_a_session_does_happens_or_does_not_on_a_file(name: str, quick_path
 
 def test_every_operation_that_writes_is_killed_here() -> None:
     reads = {"messages", "summaries", "expand", "export", "status", "model", "system", "title", "metadata", "tools"}
+    reads |= {"add_rule", "rules", "brief", "history_tools", "pack_at", "packs", "why"}
     others = {"search", "threads", "usage", "id", "thread", "import_messages", "unpin", "open_calls"}
     every = {name for name in dir(Session) if not name.startswith("_")} - reads - others
     assert every <= {name.split()[0] for name in OPS} | {"append_result"}

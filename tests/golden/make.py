@@ -26,6 +26,7 @@ from holdfast.testing.journal_contract import dump
 from holdfast.testing.state_stories import StateStory
 from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
+from tests.golden import packs
 
 FOLDER = Path(__file__).parent
 SECRET = bytes(range(32))
@@ -87,3 +88,4 @@ if __name__ == "__main__":
     journal.close()
     (FOLDER / f"{__version__}.db.gz").write_bytes(gzip.compress(database.read_bytes(), mtime=0))
     database.unlink()
+    packs.make(FOLDER, __version__)

@@ -21,7 +21,7 @@ from holdfast.testing.journal_contract import dump
 from holdfast.testing.writer import Writer
 
 Rule = Callable[..., Any]
-SEEDS = range(24, 48)
+SEEDS = range(50, 74)
 """Stories in which every rule leaves a trace."""
 
 
@@ -103,6 +103,7 @@ PROJECTED = {
     "a replaced summary stands": ("summary.made", _forgets("summaries", "retired")),
     "counts are not kept": ("tokens.counted", _without(Replace, "message_counts")),
     "a summary is no edit": ("summary.made", _forgets("threads", "edited")),
+    "a pack is not noted": ("context.packed", _forgets("threads", "packed")),
 }
 
 FOLDED = {
@@ -117,6 +118,7 @@ FOLDED = {
     "what is left of a branch is not folded": ("message.retracted", _folds(shared=None)),
     "calls of what is retracted wait": ("message.retracted", _folds(calls=None)),
     "an edit is not folded": ("summary.made", _folds(edited=None)),
+    "a pack is not folded": ("context.packed", _folds(packed=None)),
 }
 
 # Counts by further tokenizers only save work: nothing else says that they were made.

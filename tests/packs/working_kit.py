@@ -19,7 +19,9 @@ from tests.packs.journaled import Shown, noted
 MODELS = ("gpt-4o", "gpt-4", "claude-sonnet-4-5")
 WORDS = ("amber", "birch", "cobalt", "dahlia", "elm", "fjord", "garnet", "hazel", "née", "東京", "🙂", "<data>")
 PRIORITIES = ("critical", "high", "medium", "low", "background")
-IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
 TOOLS = [
     {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "expand", "parameters": {"type": "object"}}},
@@ -44,7 +46,9 @@ class AtWork:
             for _ in range(4):
                 self.say(chat)
             scope = f"actor/a{number}/session/s{number}/thread/main"
-            self.frames.append(hf.index.push_frame("the root of all work", scope=scope, limits=Limits(context_tokens=3_000, depth=5)))
+            self.frames.append(
+                hf.index.push_frame("the root of all work", scope=scope, limits=Limits(context_tokens=3_000, depth=5))
+            )
         alone = hf.index.push_frame("alone", scope="actor/alone", inputs={"given": "by hand"}, tokens=500_000)
         self.frames.append(alone)
         for frame in list(self.frames):
@@ -80,7 +84,11 @@ class AtWork:
         """Calls in parallel, most of them answered, some late, in another order, or never."""
         chat = self.line()
         asked = [
-            {"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": f'{{"at": "{self.words()}"}}'}}
+            {
+                "id": f"c{n}",
+                "type": "function",
+                "function": {"name": "look", "arguments": f'{{"at": "{self.words()}"}}'},
+            }
             for n in range(self.random.choice((1, 1, 2, 3)))
         ]
         said = chat.append({"role": "assistant", "content": self.words(), "tool_calls": asked})
@@ -91,7 +99,9 @@ class AtWork:
             return
         for call in self.random.sample(said.tool_calls, len(said.tool_calls)):
             if self.random.random() < 0.85:
-                chat.append_result(call, self.words(self.random.choice((5, 60, 900))), is_error=self.random.random() < 0.1)
+                chat.append_result(
+                    call, self.words(self.random.choice((5, 60, 900))), is_error=self.random.random() < 0.1
+                )
             else:
                 self.torn.append((chat, call))
 
@@ -121,7 +131,9 @@ class AtWork:
             (chat.pin if self.random.random() < 0.4 else chat.unpin)(self.random.choice(messages))
 
     def compact(self) -> None:
-        self.line().compact(keep=self.random.randint(1, 5), whole=self.random.random() < 0.3, store=self.random.random() < 0.8)
+        self.line().compact(
+            keep=self.random.randint(1, 5), whole=self.random.random() < 0.3, store=self.random.random() < 0.8
+        )
 
     def reset(self) -> None:
         if self.random.random() < 0.2:
@@ -183,7 +195,9 @@ class AtWork:
         said = chat.messages(1)
         message = said[0].id if said else None
         stream = chat._line
-        noted = self.hf.journal.append("custom/notes/id/2", "app.noted", {"text": self.words()}, files=[self.words(50).encode()])
+        noted = self.hf.journal.append(
+            "custom/notes/id/2", "app.noted", {"text": self.words()}, files=[self.words(50).encode()]
+        )
         event = next(iter(self.hf.journal.events("custom/notes/id/2", backwards=True)))
         artifact = event.facts.artifacts[0]
         call = index.begin_tool_call(self.frames[3], "look")
@@ -204,7 +218,9 @@ class AtWork:
             wanted.append(("tool_output", {"call": call}))
         for kind, given in self.random.sample(wanted, 4):
             untrusted = self.random.random() < 0.3
-            ranked = "high" if untrusted or given.get("target") == "file:not-there.md" else self.random.choice(PRIORITIES)
+            ranked = (
+                "high" if untrusted or given.get("target") == "file:not-there.md" else self.random.choice(PRIORITIES)
+            )
             index.add_handle(
                 frame,
                 kind,
@@ -223,6 +239,14 @@ class AtWork:
             gone = self.hf.index.remove_handle(frame, self.random.sample(own, min(2, len(own))))
             if gone is not None and self.random.random() < 0.5:
                 self.hf.index.restore_handles(frame, gone)
+
+    def squeeze(self) -> None:
+        """The context of a frame made smaller, and perhaps whole again."""
+        frame = self.random.choice(self.frames)
+        strategy = self.random.choice(("priority", "policy_trim", "summarise_oldest", "truncate_at"))
+        made = self.hf.index.compact_context(frame, 200, strategy, keep=2)
+        if made.id is not None and self.random.random() < 0.7:
+            self.hf.index.restore_handles(frame, made.id)
 
     # packing
 
@@ -268,7 +292,7 @@ class AtWork:
     def moves(self) -> tuple[Callable[[], None], ...]:
         often = (self.say, self.say, self.tools, self.tools, self.late, self.murmur, self.attach, self.push)
         rarely = (self.picture, self.instruct, self.rewind, self.fork, self.pin, self.compact, self.reset, self.brief)
-        return (*often, *often, *rarely, self.pop, self.rename, self.detach)
+        return (*often, *often, *rarely, self.pop, self.rename, self.detach, self.squeeze)
 
     def step(self) -> None:
         """Something happens, and then a model is called."""

@@ -31,11 +31,17 @@ Target = Annotated[str | None, Parameter(name="TARGET", show_default=False, help
 Subject = Annotated[str | None, Parameter(name="SUBJECT", show_default=False, help="Whose content, by name.")]
 
 
-def verify(path: JournalPath = None, /, *, json: Json = False) -> int:
+def verify(
+    path: JournalPath = None,
+    /,
+    *,
+    packs: Annotated[bool, switch("Also show every journaled pack again.")] = False,
+    json: Json = False,
+) -> int:
     """Check every chain, version, row, reference and artifact."""
     try:
         with open_existing(path) as hf, Waiting("verify") as progress:
-            report = hf.journal.verify(progress=progress)
+            report = hf.journal.verify(packs=packs, progress=progress)
     except Corrupt as error:
         # Too damaged to be opened is a finding like any other, and the worst one.
         finding = Finding(kind="unreadable", where=str(existing_path(path)), problem=str(error))

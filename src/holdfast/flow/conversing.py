@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.core.counting import framing_of
 from holdfast.core.decide.lines import append_messages, begin_anew, is_over
+from holdfast.core.fencing import TRUSTED
 from holdfast.core.said import TRUST, policy_beside
 from holdfast.errors import Conflict, InvalidMessage, InvalidValue, Refused
 from holdfast.flow import artifacts
@@ -92,6 +93,12 @@ def policy_given(pinned: bool, policy: str | None) -> str | None:
     return "pinned" if pinned else policy
 
 
+def _check_role(acting: Acting, messages: Sequence[Message]) -> None:
+    """Role follows trust: nobody who may not instruct a model speaks as its system."""
+    if acting.trust not in TRUSTED and any(TRUST.get(message.role) == "operator" for message in messages):
+        raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
+
+
 def append_beside(
     ports: Ports,
     acting: Acting,
@@ -108,6 +115,7 @@ def append_beside(
     """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
+    _check_role(acting, messages)
     tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
     preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.all(messages, policy=policy_given(pinned, policy), progress=progress)

@@ -157,6 +157,7 @@ def _same(
 ) -> Any:
     if frame is None:
         return like("context.packed", digest=facts.digest)
+    # Not by what was shown: who begins again after a crash goes on with the same call, whatever was said meanwhile.
     return like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
 
 

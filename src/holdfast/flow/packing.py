@@ -42,6 +42,7 @@ from holdfast.records.packs import (
     Segment,
     WindowKey,
 )
+from holdfast.records.scope import parse_scope
 
 MOST_STICKY = 0.9
 
@@ -320,7 +321,7 @@ class _Packing:
 
 def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
     """Where the line stands. A frame may not have said anything yet; a session that is not there is refused."""
-    if seen.frame is None:
+    if seen.frame is None or seeing.is_thread(parse_scope(seen.line)):
         line_of(ports, acting, seen.line)
     return current(ports, acting, seen.line)
 

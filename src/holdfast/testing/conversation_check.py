@@ -29,7 +29,7 @@ def _check_line(ports: Ports, acting: Acting, told: ToldLine) -> None:
     assert isinstance(line, Line)
     assert (line.messages, line.newest, line.floor) == (len(told.said), told.newest, told.floor), told.stream
     assert (line.ended, line.fresh, line.shared) == (told.ended, told.fresh, told.shared), told.stream
-    assert line.calls == told.calls, told.stream
+    assert (line.calls, line.packed) == (told.calls, told.packed), told.stream
     made = ports.journal.span(acting.tenant, told.stream, Span(table="summaries", after=told.floor, limit=10_000))
     assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own], told.stream
     standing = [(one.stream, one.version) for one in summing.summaries(ports, acting, told.stream)]

@@ -49,6 +49,8 @@ class ToldLine(msgspec.Struct, kw_only=True):
     """Those that wait for a result."""
     shared: tuple[Segment, ...] = ()
     floor: int = 0
+    packed: int = 0
+    """The newest pack."""
     ended: bool = False
     fresh: bool = False
     own: list[Covering] = []

@@ -1,4 +1,4 @@
-"""What happens within one line: said, called, answered, taken back, pinned, counted, summarised.
+"""What happens within one line: said, called, answered, taken back, pinned, counted, summarised, shown to a model.
 
 Each move writes the drafts that a client would, and notes in the line what is true afterwards.
 """
@@ -9,6 +9,7 @@ from random import Random
 
 from holdfast.ports import Ids
 from holdfast.records.events import conversations as said
+from holdfast.records.events.calls import ContextPacked, LeftOut, PackedPiece
 from holdfast.records.events.envelope import Content, Draft, Facts
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.ids import ulid_text
@@ -30,10 +31,10 @@ class Telling:
         self.written: dict[str, list[Draft]] = {}
         self.pinned: set[tuple[str, int]] = set()
 
-    def write(self, stream: str, type: str, facts: Facts, content: Content | None = None) -> int:
+    def write(self, stream: str, type: str, facts: Facts, content: Content | None = None, id: str | None = None) -> int:
         """One more event of the commit at hand; gives its version."""
         subject = self.random.choice(self._subjects) if self._subjects and content is not None else None
-        draft = Draft(type=type, facts=facts, content=content, subject=subject)
+        draft = Draft(type=type, facts=facts, content=content, subject=subject, id=id)
         self.written.setdefault(stream, []).append(draft)
         self.versions[stream] = self.versions.get(stream, 0) + 1
         return self.versions[stream]
@@ -175,3 +176,33 @@ def summarise(telling: Telling, line: ToldLine) -> None:
     version = telling.write(line.stream, "summary.made", facts, said.SummaryContent(text=telling.text()))
     made = Covering(stream=line.stream, version=version, first=first, last=last)
     line.own = [made] if whole else [*line.own, made]
+
+
+def pack(telling: Telling, line: ToldLine) -> None:
+    """A model is about to be shown the newest messages; the pack names the one before it."""
+    shown, id = line.mine[-telling.random.randint(1, 5) :], telling.ulid()
+    pieces = [
+        PackedPiece(kind="conversation", id=f"m{one.version}", stream=one.stream, first=one.version, last=one.version)
+        for one in shown
+    ]
+    facts = ContextPacked(
+        pack=id,
+        call=id,
+        digest=telling.random.randbytes(32).hex(),
+        level="moderate",
+        layout="stable",
+        tokenizer=TOKENIZERS[0],
+        exact=True,
+        renderer=1,
+        settings="00" * 8,
+        budget=1_000,
+        asked=telling.random.choice((1_000, 2_000)),
+        used=telling.random.randint(1, 1_000),
+        window_stream=line.stream,
+        window_start=shown[0].version,
+        manifest=tuple(pieces),
+        left_out=(LeftOut(id="h1", kind="evidence", why="no_room"),) if telling.happens(0.3) else (),
+        truncated=len(line.said) - len(shown),
+        before=line.packed,
+    )
+    line.packed = telling.write(line.stream, "context.packed", facts, id=id)

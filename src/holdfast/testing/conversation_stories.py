@@ -92,7 +92,7 @@ class ConversationStory:
         if line.calls:
             found += [self._then(moves.answer)] * 8
         if line.mine:
-            found += [self._then(moves.pin), self._then(moves.count), self._then(moves.count)]
+            found += [self._then(moves.pin), self._then(moves.count), self._then(moves.count), self._then(moves.pack)]
         if line.said:
             found += [self._then(moves.rewind), self._then(moves.summarise)] * 2
         if len(self.lines) < MAX_LINES:

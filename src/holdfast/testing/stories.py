@@ -174,7 +174,9 @@ class Story:
         frame.calls.append((call, kind))
         content = calls.CallContent(arguments={"q": self._text()})
         if kind == "model":
-            asked = calls.ModelRequested(call=call, frame=frame.id, model="gpt-5-mini")
+            shown = self._random.choice((None, self._random.randbytes(32).hex()))
+            pack = None if shown is None else self._ulid()
+            asked = calls.ModelRequested(call=call, frame=frame.id, model="gpt-5-mini", pack=pack, context_hash=shown)
             return [self._draft("model.requested", asked, content)]
         if kind == "tool":
             wanted = calls.ToolRequested(call=call, frame=frame.id, name="search")

@@ -1,0 +1,193 @@
+"""A call that may not be begun is refused with nothing written; one that meets others is decided again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    BudgetExhausted,
+    DeadlineExceeded,
+    FrameEnded,
+    FrameSuspended,
+    Holdfast,
+    InvalidValue,
+    VersionConflict,
+)
+from holdfast.flow import packed
+from holdfast.flow.change import Decided, append
+from holdfast.records.events.conversations import MessageAppended, MessageContent
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import Limits
+from tests.packs.calling_kit import LINE, SETTINGS, At
+from tests.packs.journaled import sent
+from tests.scale import volume
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[At]:
+    made = At(tmp_path, "memory:" if request.param == "memory" else str(tmp_path / "a.db"))
+    yield made
+    made.hf.close()
+
+
+# refused, with nothing written
+
+
+def refused(at: At, kind: type[Exception], call: Callable[[], object]) -> None:
+    before, files = at.hf.journal.position(), at.files()
+    with pytest.raises(kind):
+        call()
+    assert (at.hf.journal.position(), at.files()) == (before, files)
+
+
+def test_a_pack_of_somebody_else_or_of_another_time_is_refused(at: At) -> None:
+    begin, pack = at.hf.index.begin_model_call, at.pack()
+    other = at.push("actor/other")
+    call = begin(at.frame, pack)
+    theirs = at.hf.tenant("them")
+    theirs.session("s").append("hello")
+    foreign = theirs.session("s").pack()
+    fork = at.chat.fork()
+    for wrong in (
+        lambda: begin(other, pack),
+        lambda: begin(at.frame, at.pack(other)),
+        lambda: begin(at.frame, at.hf.index.pack_at(call)),
+        lambda: begin(at.frame, at.hf.index.pack_at(call), key="new"),
+        lambda: begin(at.frame, at.pack(as_of=at.hf.journal.position())),
+        lambda: begin(at.frame, foreign),
+        lambda: theirs.index.begin_model_call(at.frame, pack),
+        lambda: begin(at.frame, {"messages": []}),  # type: ignore[arg-type]
+        lambda: begin(at.frame, pack._packed),  # type: ignore[arg-type]
+        lambda: begin("no id", pack),
+        lambda: begin(at.frame, pack, if_interrupted="maybe"),
+        lambda: at.chat.begin_model_call(foreign),
+        lambda: at.chat.begin_model_call(fork.pack()),
+        lambda: at.chat.begin_model_call(at.chat.pack_at(call)),
+        lambda: at.chat.begin_model_call(at.chat.pack(as_of=at.hf.journal.position())),
+        lambda: at.chat.begin_model_call(None),  # type: ignore[arg-type]
+        lambda: at.hf.session("t").begin_model_call(at.chat.pack()),
+    ):
+        at.hf.session("t")
+        refused(at, InvalidValue, wrong)
+
+
+def test_a_frame_in_which_no_work_may_begin_is_refused(at: At) -> None:
+    begin = at.hf.index.begin_model_call
+    spent, ended, late, waiting = (
+        at.push("actor/x", tokens=5_000),
+        at.push("actor/x"),
+        at.push("actor/x", limits=Limits(timeout_ms=1_000)),
+        at.push("actor/x"),
+    )
+    packs = {frame: at.pack(frame) for frame in (spent, ended, late, waiting)}
+    at.hf.index.record_usage(spent, 5_000)
+    at.hf.index.pop_frame(ended)
+    at.hf.index.suspend_frame(waiting, "Well?")
+    at.clock.advance(2_000)
+    for frame, kind in (
+        (spent, BudgetExhausted),
+        (ended, FrameEnded),
+        (late, DeadlineExceeded),
+        (waiting, FrameSuspended),
+    ):
+        refused(at, kind, lambda frame=frame: begin(frame, packs[frame]))  # type: ignore[misc]
+        refused(at, kind, lambda frame=frame: begin(frame, packs[frame], key=f"k{frame}"))  # type: ignore[misc]
+    # The same with nothing left to make a pack for.
+    refused(at, BudgetExhausted, lambda: at.pack(spent))
+    refused(at, FrameEnded, lambda: at.pack(ended))
+
+
+def test_a_copy_that_was_placed_for_a_refused_call_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = At(tmp_path, str(tmp_path / "a.db"))
+    pack = at.pack()
+    at.hf.index.suspend_frame(at.frame, "Well?")
+    placed = list[int]()
+    original = packed.artifacts.prepare
+
+    def prepare(*given: Any) -> Any:
+        made = original(*given)
+        placed.append(len(at.files()))
+        return made
+
+    monkeypatch.setattr(packed.artifacts, "prepare", prepare)
+    refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
+    assert placed == [1]
+    monkeypatch.setattr(packed.artifacts, "withdraw", lambda *given: None)
+    with pytest.raises(AssertionError):
+        refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
+    at.hf.close()
+
+
+# beside others
+
+
+def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal: Any = at.hf._ports.journal
+    original, meanwhile = journal.append, iter(["four", "five"])
+    other = Holdfast(at.hf._ports, at.hf._acting, owner=False)
+    first = at.chat.begin_model_call(at.chat.pack())
+
+    def append(batch: Any) -> Any:
+        if any(event.type == "context.packed" for part in batch.parts for event in part.events):
+            text = next(meanwhile, None)
+            if text is not None:
+                monkeypatch.setattr(journal, "append", original)
+                at.hf._ports.states.clear()
+                _elsewhere(other, text)
+                monkeypatch.setattr(journal, "append", append)
+                raise VersionConflict(LINE, 0, 1)
+        return original(batch)
+
+    monkeypatch.setattr(journal, "append", append)
+    pack = at.pack()
+    call = at.hf.index.begin_model_call(at.frame, pack)
+    assert [message.text for message in at.chat.messages()][-2:] == ["four", "five"]
+    found = list(packed.journaled(at.hf._ports, at.hf._acting, LINE))
+    assert [event.facts.call for event in found] == [call, first]
+    assert sent(at.hf.index.pack_at(call)) == sent(pack)
+
+
+def _elsewhere(other: Holdfast, text: str) -> None:
+    """As another process would: this one holds the stream's lock."""
+    draft = Draft(type="message.appended", facts=MessageAppended(role="user"), content=MessageContent(text=text))
+    append(other._ports, other._acting, [Decided(stream=LINE, events=(draft,))])
+
+
+def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
+    at = At(tmp_path, str(tmp_path / "a.db"))
+    clients = [at.hf, holdfast.open(tmp_path / "a.db", durability="fast", settings=SETTINGS)]
+    calls: list[tuple[str, Any]] = []
+    errors: list[BaseException] = []
+
+    def work(hf: Holdfast, name: str) -> None:
+        try:
+            chat = hf.session("s")
+            for number in range(volume(5, 40)):
+                chat.append(f"{name} {number}")
+                pack = chat.pack()
+                calls.append((chat.begin_model_call(pack), sent(pack)))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(clients[n % 2], f"t{n}")) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    found = [event.facts.call for event in packed.journaled(clients[1]._ports, at.hf._acting, LINE)]
+    assert sorted(found) == sorted(call for call, _ in calls)
+    assert len(found) == 4 * volume(5, 40)
+    for call, shown in calls:
+        assert sent(at.hf.index.pack_at(call)) == shown
+    assert at.hf.journal.verify().findings == ()
+    for client in clients:
+        client.close()
