@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -73,9 +73,11 @@ def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: in
     return _made(ports, acting, lambda then: seeing.seen_by(then, acting, frame), asked, as_of)
 
 
-def _made(ports: Ports, acting: Acting, seen: Any, asked: Asked, as_of: int | None) -> ContextPack:
+def _made(
+    ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None
+) -> ContextPack:
     if as_of is None:
-        return wrapped(ports, acting, _spanned(ports, acting, seen(ports), asked))
+        return wrapped(ports, acting, packing.pack(ports, acting, seen(ports), asked))
     if ports.past is None:
         raise NotFound("This journal cannot be looked at as it was. Open it with holdfast.open.")
     then = ports.past(ports, acting, as_of)
@@ -84,14 +86,11 @@ def _made(ports: Ports, acting: Acting, seen: Any, asked: Asked, as_of: int | No
     return wrapped(then, acting, marked)
 
 
-def _spanned(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
-    return packing.pack(ports, acting, seen, asked)
-
-
 def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
     """A pack as callers get it."""
     return ContextPack(
         made,
+        journal=ports.journal,
         tenant=acting.tenant,
         load=lambda message: porting.with_bodies(ports, acting, message),
         name=lambda one: digest(ports.journal.secret, acting.tenant, one),
@@ -120,6 +119,8 @@ def begin_call(
         raise InvalidValue(f"pack must be what pack() gave, not {type(pack).__name__}.")
     if pack._tenant != acting.tenant:
         raise InvalidValue("This pack was made for another tenant. Make one with this view's own pack().")
+    if pack._journal is not ports.journal and pack._journal.secret != ports.journal.secret:
+        raise InvalidValue("This pack was made from another journal. Make one with this client's own pack().")
     made = pack._packed
     if line is not None and made.metadata.scope != line:
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")

@@ -14,7 +14,7 @@ from holdfast.client_questions import QuestionsView
 from holdfast.client_work import WorkView
 from holdfast.core import stack
 from holdfast.core.values import plain
-from holdfast.errors import BudgetTooSmall, InvalidValue
+from holdfast.errors import BudgetTooSmall
 from holdfast.flow import briefs, frames, owning, pushing, seeing, showing, sweeping
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
@@ -174,13 +174,11 @@ class IndexView(WorkView, QuestionsView):
     ) -> ContextPack:
         """What a frame's next model call is shown: of a frame by its id, or of the top of a scope's stack."""
         least = self._ports.settings.min_pack_tokens
-        if isinstance(budget_tokens, int) and budget_tokens < least:
+        if isinstance(budget_tokens, int) and not isinstance(budget_tokens, bool) and 0 < budget_tokens < least:
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )
-        if frame is None and scope is None:
-            raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
-        wanted = seeing.top_frame(self._ports, self._acting, scope) if frame is None and scope is not None else frame
+        wanted = seeing.frame_in(self._ports, self._acting, scope, frame)
         asked = client_context.asked_for(
             budget_tokens,
             role=role,
@@ -195,7 +193,7 @@ class IndexView(WorkView, QuestionsView):
             max_messages=max_messages,
             recall=recall,
         )
-        return client_context.pack_frame(self._ports, self._acting, str(wanted), asked, as_of)
+        return client_context.pack_frame(self._ports, self._acting, wanted, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
         """The pack that a model call was given, exactly as it was shown; what was erased since says so."""

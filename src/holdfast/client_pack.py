@@ -9,6 +9,7 @@ from holdfast.core.pack.picture import html_of
 from holdfast.core.pack.pieces import said
 from holdfast.core.wire import anthropic, openai, responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.journal_port import Journal
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
@@ -29,12 +30,19 @@ from holdfast.records.packs import (
 class ContextPack:
     """A request's worth of context, within its budget. Reading it changes nothing."""
 
-    __slots__ = ("_digest", "_load", "_name", "_packed", "_tenant")
+    __slots__ = ("_digest", "_journal", "_load", "_name", "_packed", "_tenant")
 
     def __init__(
-        self, packed: Packed, *, tenant: str, load: Callable[[Message], Message], name: Callable[[Packed], str]
+        self,
+        packed: Packed,
+        *,
+        journal: Journal,
+        tenant: str,
+        load: Callable[[Message], Message],
+        name: Callable[[Packed], str],
     ) -> None:
         self._packed = packed
+        self._journal = journal
         self._tenant = tenant
         self._load = load
         self._name = name
@@ -186,6 +194,7 @@ class ContextPack:
         name = self.digest
         return ContextPack(
             self._packed,
+            journal=self._journal,
             tenant=self._tenant,
             load=lambda message: whole.get(id(message), message),
             name=lambda _: name,

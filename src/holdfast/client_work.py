@@ -144,7 +144,8 @@ class WorkView:
     ) -> str:
         """Journal that a model is about to be called, and with which pack; gives the call's id.
 
-        Refused when nothing is left to spend.
+        Refused when nothing is left to spend. With a key, a second call gives the first's id, whatever was said since:
+        show the model `pack_at(call)` then.
         """
         if pack is not None:
             return client_context.begin_call(

@@ -31,11 +31,13 @@ from holdfast.flow.transients import Transients
 from holdfast.journal_port import Journal
 from holdfast.ports import Clock, Embedder, Ids, Models, Ports, Summarizer, Tokenizer
 from holdfast.records.compaction import STRATEGIES
+from holdfast.records.ids import check_id
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 
 DURABILITIES = ("full", "fast")
+WHOLE = 100
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,8 @@ def check_settings(settings: Settings) -> Settings:
         least = 1 if name in _AT_LEAST_ONE else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InvalidValue(f"The setting {name} must be a whole number of at least {least}, not {value!r}.")
+        if name.endswith("_percent") and value > WHOLE:
+            raise InvalidValue(f"The setting {name} is a share: at most {WHOLE}, not {value!r}.")
     return settings
 
 
@@ -205,6 +209,8 @@ def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
     named = {} if given is None else given
     if not isinstance(named, dict) or not all(isinstance(name, str) and callable(made) for name, made in named.items()):
         raise InvalidValue("strategies must be a mapping from names to functions.")
+    for name in named:
+        check_id(name, "name of a strategy")
     taken = [name for name in named if name in STRATEGIES]
     if taken:
         raise InvalidValue(f"{', '.join(taken)} is a strategy of holdfast's own. Call yours something else.")

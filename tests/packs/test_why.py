@@ -209,7 +209,7 @@ def test_what_was_compacted_into_the_state_is_found_and_recalled(chat: Session) 
     talk(chat, 1)
     trace = chat.why(NUTS)
     assert any(name.startswith("context/") for name in trace.found)
-    chat.begin_model_call(chat.pack(600, recall=3, query="who is allergic to nuts"))
+    chat.begin_model_call(chat.pack(4_000, recall=3, query="who is allergic to nuts"))
     after = chat.why(NUTS)
     assert (after.appearances[-1].state, after.appearances[-1].seen) == ("recalled", True)
 

@@ -24,6 +24,8 @@ _STRETCH: Final = late(
     r"m([1-9][0-9]{0,14})\s*(?:-|\u2013|\u2014|\.\.\.?|\u2026|\bto\b)\s*m?([1-9][0-9]{0,14})", re.ASCII | re.IGNORECASE
 )
 _LONGEST: Final = 256
+_WORDS: Final = frozenset({"brief", "breadcrumbs", "earlier", "memory"})
+_NOTE: Final = late(r"note[0-9]+", re.IGNORECASE)
 
 
 class Name(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,12 @@ class Name(msgspec.Struct, frozen=True, kw_only=True):
             case "summary":
                 return f"s{self.first}"
         return self.id
+
+
+def is_taken(text: str) -> bool:
+    """Whether a text is what a pack calls one of its own pieces, so that nothing else may be called so."""
+    plain = text.strip(_AROUND)
+    return plain.lower() in _WORDS or any(one.fullmatch(plain) for one in (_NOTE, _SHORT, _STRETCH))
 
 
 def handle_of(message: Message, line: str) -> str:

@@ -16,8 +16,8 @@ from holdfast.core.codec import encode
 from holdfast.core.decide import calls
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.core.pack.pieces import RENDERER, digest, pieces
-from holdfast.errors import Conflict, InvalidValue, Refused
-from holdfast.flow import artifacts, telling
+from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
+from holdfast.flow import artifacts, seeing, telling
 from holdfast.flow.change import Changed, States, change
 from holdfast.flow.frames import check_live, like
 from holdfast.flow.redacting import clean
@@ -31,7 +31,7 @@ from holdfast.records.ids import ulid_text
 from holdfast.records.packs import Packed, WindowKey
 from holdfast.records.reports import Query
 from holdfast.records.resume import HandleInfo
-from holdfast.records.scope import Scope
+from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
 LOOK_BACK = 16
@@ -162,18 +162,26 @@ def _same(
 
 
 def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> None:
+    """Refuse a pack of the past, and one that is not of what this call is for."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
-    if frame is not None:
-        raw_id(frame)
-        if packed.metadata.frame_id not in (None, frame):
-            raise InvalidValue(
-                f"This pack was made for frame {packed.metadata.frame_id}, not for {frame}. Make one for this frame."
-            )
+    made_for, line = packed.metadata.frame_id, packed.metadata.scope
+    if frame is None:
+        if made_for is not None:
+            raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
+        return
+    raw_id(frame)
+    within = parse_scope(stream_of(ports, acting, frame)).get("session")
+    # A frame of no session may well work for one; one that is within a session works for that.
+    session_s = made_for is None and (within is None or seeing.line_of_frame(ports, acting, frame) == line)
+    if made_for != frame and not session_s:
+        raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
 
 
 def _shown(state: StreamState, facts: ContextPacked, packed: Packed) -> list[Draft]:
     """The pack in its line's stream, and counts that it was the first to need."""
+    if state.line is not None and state.line.ended and not state.line.fresh:
+        raise SessionClosed(f"{packed.metadata.scope} has ended: no model is called for it any more.")
     drafts = [] if state.line is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]
     fresh = packed.fresh.get(packed.metadata.scope, ())
     if fresh:
@@ -218,7 +226,7 @@ def _facts(ports: Ports, acting: Acting, packed: Packed, pack: str, call: str, f
         left_out=tuple(
             LeftOut(id=one.id, kind=one.kind, why=one.reason, tokens=one.tokens)
             for one in packed.decisions
-            if one.outcome == "omitted" and one.id != "earlier"
+            if one.outcome == "omitted" and one.kind != "conversation"
         ),
         shown=packed.conversation.message_count,
         truncated=packed.conversation.truncated_count,

@@ -45,6 +45,11 @@ from holdfast.records.packs import (
 from holdfast.records.scope import parse_scope
 
 MOST_STICKY = 0.9
+MOST = 2**62
+CHARACTERS_PER_TOKEN = 6
+"""Of prose, at most: what is abbreviated to so many characters takes no fewer tokens."""
+LEAST_COUNTED = 200
+"""A message is counted for as many tokens at least, so that reading comes to an end."""
 
 
 def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
@@ -68,8 +73,10 @@ def check_asked(asked: Asked) -> None:
     """What can be asked for; refuses the rest by name."""
     for name in ("budget", "max_messages"):
         value = getattr(asked, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InvalidValue(f"{name} must be a whole number of at least 1, not {value!r}.")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):
+            raise InvalidValue(f"{name} must be a whole number from 1 to {MOST}, not {value!r:.40}.")
+    if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
+        raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
     if asked.layout not in LAYOUTS:
         raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
     if asked.min_compaction not in LEVELS:
@@ -127,7 +134,6 @@ class _Packing:
         sources = self._sources(fixed, crumbs, ending, found, brief)
         fitted = self._fit(sources, before)
         given = Gathered(
-            line=self._seen.line,
             system=brief.system,
             tools=brief.tools,
             brief=brief.context,
@@ -224,7 +230,12 @@ class _Packing:
         )
 
     def _ending(self, room: int) -> Ending:
-        wanted = recent.Wanted(room=room, max_messages=self._asked.max_messages, kept_as=self._counting.kept_as)
+        wanted = recent.Wanted(
+            room=room,
+            max_messages=self._asked.max_messages,
+            kept_as=self._counting.kept_as,
+            longest=max(self._ports.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, LEAST_COUNTED),
+        )
         return recent.ending(
             self._ports,
             self._acting,
@@ -260,6 +271,7 @@ class _Packing:
             last_crumb=last_crumb,
             rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars),
             complete=ending.complete,
+            hidden=ending.complete and _hidden(ending, messages),
             summaries=tuple(summary_segment(one, self._seen.line, self._mark, count) for one in ending.summaries),
             items=found.items,
             forms=Items(self._mark, count),
@@ -324,6 +336,11 @@ def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
     if seen.frame is None or seeing.is_thread(parse_scope(seen.line)):
         line_of(ports, acting, seen.line)
     return current(ports, acting, seen.line)
+
+
+def _hidden(ending: Ending, messages: int) -> bool:
+    """Whether a line has messages that are neither at hand nor covered by a summary that is."""
+    return messages > len(ending.messages) + sum(summary.messages for summary in ending.summaries)
 
 
 def _has_history_tools(brief: Brief) -> bool:

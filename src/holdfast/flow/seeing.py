@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core import stack
 from holdfast.core.said import ERASED_TEXT
-from holdfast.errors import FrameNotFound
+from holdfast.errors import FrameNotFound, InvalidValue
 from holdfast.flow.change import state_of
 from holdfast.flow.frames import check_live
 from holdfast.flow.lines import session_of
@@ -116,6 +116,17 @@ def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
     if top is None:
         raise FrameNotFound(f"No active frame in {stream}. Push one, or name a frame by its id.")
     return top.id
+
+
+def frame_in(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
+    """A frame by its id, which must be in the scope if one is given; else the top of the scope's stack."""
+    if frame_id is None:
+        if scope is None:
+            raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
+        return top_frame(ports, acting, scope)
+    if scope is not None and stream_of(ports, acting, frame_id) != Scope.of(scope).text:
+        raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
+    return frame_id
 
 
 def line_of_frame(ports: Ports, acting: Acting, frame_id: str) -> str:

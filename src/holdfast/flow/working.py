@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts, budgets, calls, evidence
+from holdfast.core.naming import is_taken
 from holdfast.core.strategies import priority_of
 from holdfast.errors import CallNotFound, InvalidValue, KeyReused
 from holdfast.flow import telling
@@ -71,6 +72,8 @@ def add_handle(
     key: str | None = None,
 ) -> str:
     """Attach evidence; gives the handle's id."""
+    if isinstance(handle, str) and handle and is_taken(handle):
+        raise InvalidValue(f"{handle!r} is what packs call a piece of their own. Choose another id for this evidence.")
     name, content = handle or ulid_text(ports.ids.ulid()), clean(ports, content)
     changed = on_frame(
         ports,

@@ -43,7 +43,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a pack besides what fits."""
 
-    line: str
     system: str | None
     tools: tuple[ToolDef, ...]
     brief: BriefContext
@@ -83,7 +82,7 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
     truncated = max(given.messages - covered - shown, 0)
     mark = _marked(fit, sources, given, truncated)
     segments, stable = _ordered(fit, sources, given, rounds, mark)
-    decisions = (*_decisions(fit, sources.rounds, rounds, summaries, truncated), *given.report.decisions)
+    decisions = (*_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
     used = sum(segment.estimated_tokens for segment in segments)
     return Packed(
         system=given.system,
@@ -273,9 +272,10 @@ def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
 
 
 def _decisions(
-    fit: Fit, rounds: Rounds, shown: Sequence[Segment], summaries: Sequence[Summary], truncated: int
+    fit: Fit, sources: Sources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
     """What became of rounds, summaries and evidence."""
+    rounds = sources.rounds
     first = len(rounds.talk.first)
     reasons = ["first"] * first + [_reason(nth, rounds) for nth in fit.rounds]
     whole = [segment.estimated_tokens for segment in shown[:first]] + [rounds.whole(nth).tokens for nth in fit.rounds]
@@ -293,15 +293,17 @@ def _decisions(
         )
         for segment, reason, tokens in zip(shown, reasons, whole, strict=True)
     ]
-    for segment, summary in zip(fit.summaries, summaries, strict=True):
+    told = {segment.id for segment in fit.summaries}
+    for segment, summary in zip(sources.summaries, standing, strict=True):
         found.append(
             Decision(
                 id=segment.id,
                 kind="summary",
-                outcome="summarised",
-                reason="covered",
+                outcome="summarised" if segment.id in told else "omitted",
+                reason="covered" if segment.id in told else "no_room",
                 priority=segment.priority,
-                shown=segment.estimated_tokens,
+                tokens=segment.estimated_tokens,
+                shown=segment.estimated_tokens if segment.id in told else 0,
                 trust=segment.trust,
                 count=summary.messages,
             )

@@ -58,6 +58,8 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     """Whether these are all rounds that no summary covers."""
     summaries: tuple[Segment, ...]
+    hidden: bool
+    """Whether there are messages that neither these rounds nor these summaries stand for."""
     items: tuple[Item, ...]
     forms: Items
     marker: Segment | None
@@ -85,7 +87,7 @@ def fit(sources: Sources, limits: Limits) -> Fit:
         found = attempt.everything() if level in LEVELS[:2] else attempt.bounded()
         if found is not None:
             return found
-    raise AssertionError("the last level fits or raises")
+    raise _too_small(limits.budget, limits.budget)  # Never reached: the last level fits, or says what it needs.
 
 
 class _Attempt:
@@ -107,7 +109,7 @@ class _Attempt:
 
     def everything(self) -> Fit | None:
         """Levels none and light: all of it, or nothing."""
-        if not self._sources.complete:
+        if not self._sources.complete or self._sources.hidden:
             return None
         forms = {nth: self._form(nth) for nth in range(self._rounds.number)}
         items = tuple(map(self._forms.whole, self._items))
@@ -115,6 +117,9 @@ class _Attempt:
         used = self._sources.fixed + self._first()[1] + sum(part.estimated_tokens for part in parts)
         used += sum(form.tokens for form in forms.values()) + sum(form.tokens for form in items)
         said = sum(len(form.messages) for form in forms.values()) + self._first()[0] + len(self._sources.summaries)
+        memory = sum(form.tokens for form in items if form.item.kind == "memory")
+        if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
+            return None  # They have a share of their own, however much room there is.
         if used > self._limits.budget or said > self._limits.max_messages:
             return None
         self._chosen = {form.item.id: form for form in items}
@@ -158,6 +163,7 @@ class _Attempt:
             shown=self._shown,
             complete=self._sources.complete,
             summaries=self._sources.summaries,
+            hidden=self._sources.hidden,
             marker=self._sources.marker,
             room=self._room,
             messages=self._messages,
@@ -189,10 +195,11 @@ class _Attempt:
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
             whole = self._form(newest)
-            form = self._rounds.fewer(whole, self._messages - pinned)
-            if form is None:
-                raise _too_few(self._limits.max_messages, self._first()[0] + pinned + min(len(whole.messages), 2))
-            must[newest] = form
+            # A call of the newest round may go, but not what is pinned.
+            least = len(whole.messages) if self._rounds.pinned(newest) else min(len(whole.messages), 2)
+            if least > self._messages - pinned:
+                raise _too_few(self._limits.max_messages, self._first()[0] + pinned + least)
+            must[newest] = self._rounds.fewer(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
         return {nth: self._rounds.within(form, 0) for nth, form in must.items()}

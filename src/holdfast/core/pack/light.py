@@ -1,51 +1,24 @@
-"""Level light: blanks that say nothing go, and long texts keep their ends. Code, diffs, YAML and JSON stay as they are.
+"""Level light: blanks that say nothing go, and long texts keep their ends. Only prose is touched, where it plainly is.
 
-A text is only touched where it is plainly prose. Whatever has a fence, an indented line, a diff's marks, keys,
-columns, assignments or brackets is left alone: better a text too long than one that no longer parses.
+Prose is told by its sentences and not by what it lacks: code, data and logs come in more kinds than could be listed.
+Whatever else a text may be, it stays as it is: better a text too long than one that no longer parses.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.pack.prose import FENCE, is_prose
 from holdfast.core.patterns import late
 from holdfast.core.shortening import cut
 from holdfast.core.soundness import changed
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message
 
-_FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
-_STRUCTURE: Final = late(
-    r"""
-    ^[ \t]+\S                                # an indented line
-    | ^[\[{(<>|\#]                           # brackets, markup, tables, comments, prompts
-    | [{};|\\]\s*$                           # an end of a statement, or a line that goes on
-    | ^(?:diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|-\s)                            # a diff, a list, a document of YAML
-    | ^(?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
-    | ^(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b   # a query
-    | ^[\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=      # an assignment
-    | ^[\w.]+\([^\n]*\)\s*$                   # a call
-    | ^[^,\s]+,\S                             # columns between commas
-    | \S\t+\S | \S[ ]{3,}\S                   # columns of a table
-    | \s--?[A-Za-z]                           # options of a command
-    | \"{3} | '{3} | <<                       # texts within code
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-_KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
-_TRAILING: Final = late(r"[ \t]+$", re.MULTILINE)
+_TRAILING: Final = late(r"(?m)[ \t]+$")
 _BLANK_LINES: Final = late(r"\n{3,}")
-_FEW: Final = 2
-
-
-def is_structured(text: str) -> bool:
-    """Whether a text may be code, a diff or data, whose blanks and order mean something."""
-    if _FENCE.search(text) or _STRUCTURE.search(text):
-        return True
-    return len(_KEY.findall(text)) >= _FEW
 
 
 def tidied(text: str) -> str:
@@ -53,14 +26,14 @@ def tidied(text: str) -> str:
     if "\n\n\n" not in text and " \n" not in text and "\t\n" not in text:
         return text
     kept, end = [], 0
-    for fence in _FENCE.finditer(text):
+    for fence in FENCE.finditer(text):
         kept += [_tidied(text[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*kept, _tidied(text[end:])])
 
 
 def _tidied(text: str) -> str:
-    if is_structured(text):
+    if not is_prose(text):
         return text
     return _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text))
 
@@ -68,7 +41,7 @@ def _tidied(text: str) -> str:
 def lightened(text: str, most: int, name: str | None) -> tuple[str, int]:
     """A text at level light, and how many characters its abbreviation left out."""
     shorter = tidied(text)
-    if len(shorter) <= most or is_structured(shorter):
+    if len(shorter) <= most or not is_prose(shorter):
         return shorter, 0
     return cut(shorter, most, name)
 

@@ -31,6 +31,8 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds that are shown already: the newest, and what is pinned."""
     complete: bool
     summaries: tuple[Segment, ...]
+    hidden: bool
+    """Whether there are messages that neither these rounds nor these summaries stand for."""
     marker: Segment | None
     room: int
     messages: int
@@ -44,7 +46,8 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         messages = self.messages - len(summaries)
         older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown]
         looked, tokens, sizes = self._measured(older, room)
-        fits = self.complete and sum(tokens) <= room and sum(sizes) <= messages
+        told = len(summaries) == len(self.summaries) and not self.hidden
+        fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
         marked = not fits and self.marker is not None and self.marker.estimated_tokens <= room
         if marked and self.marker is not None:
             room -= self.marker.estimated_tokens

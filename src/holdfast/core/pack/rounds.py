@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.conversation import Conversation
-from holdfast.core.fencing import lowest
 from holdfast.core.naming import handle_of
 from holdfast.core.pack.light import is_light, light
 from holdfast.core.shortening import Name, What, applied, fitted, thinned
@@ -52,10 +51,6 @@ class Rounds:
         """Whether a round must be shown."""
         return bool(self._pins) and any(id(message) in self._pins for message in self.talk.round(nth))
 
-    def trust(self, nth: int) -> str:
-        """The lowest trust of what is said in a round."""
-        return lowest(*(message.trust for message in self.talk.round(nth)))
-
     def whole(self, nth: int) -> Form:
         """As it was said."""
         nth %= self.number
@@ -92,13 +87,12 @@ class Rounds:
         left_out = form.left_out + sum(cut.left_out for cut in short.cuts)
         return Form(short.messages, short.tokens, (*form.recipe, *short.recipe), left_out)
 
-    def fewer(self, form: Form, most: int) -> Form | None:
-        """A round of at most so many messages, with its newest calls; None if there is no such."""
+    def fewer(self, form: Form, most: int) -> Form:
+        """A round of at most so many messages, which are two or more, with its newest calls."""
         if len(form.messages) <= most:
             return form
-        thin = thinned(form.messages, most) if len(form.messages) > 1 else None
-        if thin is None:
-            return None
+        thin = thinned(form.messages, most)
+        assert thin is not None, "a call and its result are two messages"
         left_out = form.left_out + sum(map(_length, form.messages)) - sum(map(_length, thin.messages))
         return Form(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe), left_out)
 

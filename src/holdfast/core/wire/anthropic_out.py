@@ -14,11 +14,11 @@ from holdfast.core.wire.calls import arguments_object, failed, shown_result
 from holdfast.core.wire.ids import Ids, WireIds
 from holdfast.core.wire.order import call_of, in_order, kept_for
 from holdfast.core.wire.parts import bytes_of, encoded, file_id_of, own, parts_of, said_instead
+from holdfast.core.wire.roles import NOTHING_SAID
 from holdfast.records.messages import Message, Part
 
 Block = dict[str, Any]
 
-NOTHING_SAID = "[Nothing was said.]"
 NOT_SHOWN = "[Earlier messages are not shown.]"
 LABELS = {"system": "System message", "developer": "Developer message"}
 _VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -88,7 +88,7 @@ def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Writt
         turns[-1].add(message, blocks, index)
     for turn in turns:
         turn.close()
-    if messages and ids == "unique":
+    if ids == "unique":
         _make_sendable(turns, len(messages))
     return Written(
         system="\n\n".join(prompts) or None,

@@ -28,7 +28,7 @@ from holdfast.core.wire.openai_out import rendered
 from holdfast.core.wire.order import InOrder, metadata_of
 from holdfast.core.wire.parts import extras_of, file_media, malformed_part, media_of, text_part
 from holdfast.core.wire.requests import OpenAIRequest
-from holdfast.core.wire.roles import read_role
+from holdfast.core.wire.roles import NOTHING_SAID, read_role
 from holdfast.core.wire.tools import to_openai
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
@@ -94,6 +94,8 @@ def render(
     out: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for index, message in enumerate(messages):
         out += rendered(message, index, wire, exact=ids == "provider")
+    if not out and ids == "unique":
+        out.append({"role": "user", "content": NOTHING_SAID})  # A request without a message is refused.
     told = to_openai(tools)
     return {"messages": out, "tools": told} if told else {"messages": out}
 

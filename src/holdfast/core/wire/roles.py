@@ -7,6 +7,9 @@ from typing import Any
 from holdfast.core.wire.notes import Notes
 from holdfast.records.messages import ROLES
 
+NOTHING_SAID = "[Nothing was said.]"
+"""Stands where a request must have a message and there is none."""
+
 _OTHER_NAMES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 
 

@@ -1,0 +1,106 @@
+"""Whether a text is prose: nearly all of its lines are sentences, and nothing in it looks like anything else.
+
+In doubt it is none. What is told apart here decides how journaled packs are shown again, so a later release keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.core.patterns import late
+
+FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
+_STRUCTURE: Final = late(
+    r"""
+    ^[ \t]+\S                                # an indented line
+    | ^[\[{(<>|\#]                           # brackets, markup, tables, comments, prompts
+    | [{};|\\]\s*$                           # an end of a statement, or a line that goes on
+    | ^(?:diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|-\s)                            # a diff, a list, a document of YAML
+    | ^(?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
+    | ^(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b   # a query
+    | ^[\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=      # an assignment
+    | ^[\w.]+\([^\n]*\)\s*$                   # a call
+    | ^(?:echo|ECHO|print|PRINT|puts|REM|rem)\b | ^[\w.-]+[ \t]+(["'])[^\n]*\1\s*$          # a call without brackets
+    | ^[^,\s]+,\S | ^[^;\s]+;\S               # columns between commas
+    | \S\t+\S | \S[ ]{3,}\S | [\u2500-\u259f]   # columns of a table
+    | \s--?[A-Za-z]                           # options of a command
+    | \"{3} | '{3} | <<                       # texts within code
+    | [{}\\] | \w\(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
+    | \s[=<>|+*/%^;\#]+\s                     # operators, and comments after code
+    | \d:\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
+_FEW_KEYS: Final = 2
+
+_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"
+_OPENING = r"[(\"'“‘«¿¡*_]*+"
+_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"
+_WORD: Final = late(rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)")
+_NUMBER: Final = late(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
+_START: Final = late(rf"{_OPENING}([^\W\d_])")
+_END: Final = late(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")
+_CJK: Final = late(r"[\u3040-\u30ff\u3400-\u9fff]")
+_CJK_END: Final = late(r"[。！？][」』）]*+")
+
+MOSTLY: Final = 80
+"""Of a hundred lines, how many are sentences at least."""
+_FEWEST_WORDS: Final = 6
+_SHORTEST, _LONGEST = 3, 60
+"""Words of a sentence, on average."""
+_RUNNING: Final = 40
+"""Words of a text that runs on for so long that it may also stop in the middle of a sentence."""
+_WRAPPED: Final = 40
+"""Characters of a line that may go on in the next one."""
+_FEWEST_CJK, _LONGEST_CJK = 10, 120
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text is plainly prose, whose blanks mean nothing and of which a part can be read without the rest."""
+    if FENCE.search(text) or _STRUCTURE.search(text) or len(_KEY.findall(text)) >= _FEW_KEYS:
+        return False
+    lines = sentences = 0
+    for number, run in _runs(text):
+        lines += number
+        sentences += number if _is_said(run) else 0
+    return lines > 0 and 100 * sentences >= MOSTLY * lines
+
+
+def _runs(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the lines that they go on in, and how many these are."""
+    run: list[str] = []
+    for line in map(str.strip, text.split("\n")):
+        if line:
+            run.append(line)
+        if run and (len(line) < _WRAPPED or _ends(line)):
+            yield len(run), " ".join(run)
+            run = []
+    if run:
+        yield len(run), " ".join(run)
+
+
+def _ends(text: str) -> bool:
+    """Whether a text ends where a sentence does."""
+    last = text[-8:]
+    return any(found.end() == len(last) for found in (*_END.finditer(last), *_CJK_END.finditer(last)))
+
+
+def _is_said(run: str) -> bool:
+    """Whether a line is one or more sentences."""
+    script = len(_CJK.findall(run))
+    if 2 * script > len(run):
+        ends = len(_CJK_END.findall(run))
+        return len(run) >= _FEWEST_CJK and 0 < len(run) <= _LONGEST_CJK * ends and (_ends(run) or ends > 1)
+    start = _START.match(run)
+    if start is None or start[1].islower():
+        return False
+    tokens, words, ends = len(run.split()), len(_WORD.findall(run)), len(_END.findall(run))
+    if tokens < _FEWEST_WORDS or not _SHORTEST * ends <= tokens <= _LONGEST * ends:
+        return False
+    if 100 * words < 75 * tokens or 100 * (words + len(_NUMBER.findall(run))) < 90 * tokens:
+        return False
+    shouted = sum(map(str.isupper, run))
+    return 2 * shouted < sum(map(str.isalpha, run)) and (_ends(run) or tokens >= _RUNNING)
