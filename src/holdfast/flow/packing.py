@@ -19,7 +19,7 @@ from holdfast.core.pack.items import Items
 from holdfast.core.pack.parts import crumb_segments, marker_segment, note_segments, summary_segment
 from holdfast.core.pack.rounds import Rounds
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue
-from holdfast.flow import briefs, evidence, packed, recent, seeing, telling
+from holdfast.flow import briefs, evidence, packed, recent, seeing, summing, telling
 from holdfast.flow.briefs import Brief
 from holdfast.flow.conversing import models
 from holdfast.flow.evidence import Asked
@@ -56,8 +56,9 @@ def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
     """What is shown of a line, within a budget; by default, the model's window less room for its answer."""
     with telling.packing(ports) as tell:
         check_asked(asked)
-        # Before anything is held: a page of the web may take its time.
+        # Before anything is held: a page of the web may take its time, and so may an embedder.
         found = evidence.gathered(ports, acting, seen, asked, _most(seen, asked))
+        found = evidence.with_memories(ports, acting, seen, asked, found)
         with ports.journal.snapshot():
             made = _Packing(ports, acting, seen, asked).made(found)
         tell(made)
@@ -120,16 +121,13 @@ class _Packing:
         self._mark = marks_when_needed(lambda: ports.journal.secret, acting.tenant)
         self._wanted, self._budget, self._limited_by = self._limits()
 
-    def made(self, evidence_found: evidence.Gathered) -> Packed:
+    def made(self, found: evidence.Gathered) -> Packed:
         """The best that fits."""
         brief, first = self._briefed()
         notes = note_segments(brief.notes, self._counting.count)
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
         ending = self._ending(max(self._budget - fixed, 0))
         crumbs = self._crumbs()
-        found = evidence.with_memories(
-            self._ports, self._acting, self._seen, self._asked, evidence_found, ending.messages
-        )
         before = packed.last_of(self._ports, self._acting, self._seen.line, self._state, self._window())
         sources = self._sources(fixed, crumbs, ending, found, brief)
         fitted = self._fit(sources, before)
@@ -298,8 +296,8 @@ class _Packing:
         try:
             return fit(sources, limits)
         except BudgetTooSmall as error:
-            if self._limited_by != "available" or error.required <= self._budget:
-                raise  # Also where it is the number of messages that is too small.
+            if self._limited_by != "available" or error.unit != "tokens":
+                raise
             raise BudgetExhausted(
                 f"Only {self._budget} tokens are left to spend, and a pack needs {error.required}. End the frame, or "
                 "raise its tokens.",
@@ -340,7 +338,8 @@ def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
 
 def _hidden(ending: Ending, messages: int) -> bool:
     """Whether a line has messages that are neither at hand nor covered by a summary that is."""
-    return messages > len(ending.messages) + sum(summary.messages for summary in ending.summaries)
+    at_hand = sum(1 for place in ending.places if not summing.is_covered(place, ending.summaries))
+    return messages > at_hand + sum(summary.messages for summary in ending.summaries)
 
 
 def _has_history_tools(brief: Brief) -> bool:

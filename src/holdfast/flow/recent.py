@@ -48,6 +48,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     room: int
     max_messages: int | None
     kept_as: str
+    longest: int
+    """What one message is counted for at most while reading: a longer one may be shown abbreviated."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,7 +281,7 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
             begun = True  # Late results alone are no round.
         # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
         counted = int(place.row["tokens"] or 0)
-        tokens += counted if place.row["tokenizer"] == wanted.kept_as else counted // 3
+        tokens += min(counted if place.row["tokenizer"] == wanted.kept_as else counted // 3, wanted.longest)
     return found, None
 
 

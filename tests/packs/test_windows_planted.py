@@ -1,0 +1,132 @@
+"""Planted bugs in what is remembered of a line, and in what is said to be cached: each is caught by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.core.pack import pieces
+from holdfast.flow import packed, recent
+from holdfast.flow.recent import Ending
+from tests.packs import test_cached_share as cached
+from tests.packs import test_remembered_windows as remembered
+from tests.packs.interleaved import interleaved
+from tests.packs.test_remembered_windows import Clients, clients
+
+__all__ = ["clients"]
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+# memories that are no longer true
+
+
+class Anything:
+    """A collection that has everything."""
+
+    def __contains__(self, one: object) -> bool:
+        return True
+
+
+def whatever_happens_is_growth(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recent, "GROWTH", Anything())
+    patch.setattr(recent, "_holds", lambda known, now: known.wanted == now.wanted)
+
+
+def erasures_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    held = recent._holds
+    patch.setattr(recent, "_holds", lambda known, now: held(known, replace(now, erased=known.erased)))
+
+
+def lines_that_are_shared_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    held = recent._holds
+    patch.setattr(recent, "_holds", lambda known, now: held(known, replace(now, sources=known.sources)))
+
+
+def first_instructions_and_pins_come_only_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recent, "_changes_what_stays", lambda known, new: False)
+
+
+def what_was_read_once_is_kept_however_long_it_gets(patch: pytest.MonkeyPatch) -> None:
+    end = recent._end
+
+    def all_of_it(newest_first: Any, wanted: Any) -> Any:
+        return (newest_first, None) if isinstance(newest_first, list) else end(newest_first, wanted)
+
+    patch.setattr(recent, "_end", all_of_it)
+
+
+def a_result_of_a_pinned_call_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
+    def changes(known: Ending, new: Any) -> bool:
+        return len(known.places) == known.leading or any(place.row["pinned"] for place in new)
+
+    patch.setattr(recent, "_changes_what_stays", changes)
+
+
+MEMORIES: list[tuple[Plant, Callable[[Clients], None]]] = [
+    (erasures_are_not_looked_for, remembered.test_what_another_client_erased_is_gone),
+    (lines_that_are_shared_are_not_looked_at, remembered.test_a_pin_in_a_line_is_seen_in_those_that_branched_off),
+    (first_instructions_and_pins_come_only_once, remembered.test_first_instructions_may_come_one_by_one),
+    (
+        a_result_of_a_pinned_call_is_nothing_new,
+        lambda clients: remembered.test_a_pinned_call_gets_its_result(clients, 3),
+    ),
+    (
+        what_was_read_once_is_kept_however_long_it_gets,
+        remembered.test_where_reading_stops_at_something_long_nobody_shows_more,
+    ),
+    (what_was_read_once_is_kept_however_long_it_gets, remembered.test_what_is_kept_does_not_grow_with_the_conversation),
+]
+
+
+@pytest.mark.parametrize(("plant", "test"), MEMORIES, ids=[plant.__name__ for plant, _ in MEMORIES])
+def test_a_memory_that_is_no_longer_true_is_caught(
+    plant: Plant, test: Callable[[Clients], None], clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        test(clients)
+
+
+def test_a_memory_that_never_looks_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whatever_happens_is_growth(monkeypatch)
+    assert any(interleaved(seed, tmp_path / f"{seed}.db") for seed in range(30))
+
+
+# what is said to be cached
+
+
+def gaps_in_what_is_cached_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    same = pieces._same
+    anything = {("session/s/thread/main", at): ("session/s/thread/main", at + 2) for at in range(99)}
+    patch.setattr(pieces, "_same", lambda piece, origin, reached, follows: same(piece, origin, reached, anything))
+
+
+def the_rest_of_what_was_there_is_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pieces, "_is_of", lambda piece, segment: False)
+
+
+def erased_texts_are_said_to_be_cached(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(packed, "erased_since", lambda ports, acting, cursor: False)
+
+
+CACHED: list[tuple[Plant, Callable[[Holdfast], None]]] = [
+    (gaps_in_what_is_cached_are_not_seen, cached.test_what_is_shown_after_something_that_went_is_not_cached),
+    (the_rest_of_what_was_there_is_not_seen, cached.test_another_brief_is_not_cached),
+    (erased_texts_are_said_to_be_cached, cached.test_what_was_erased_since_is_not_cached),
+]
+
+
+@pytest.mark.parametrize(("plant", "test"), CACHED, ids=[plant.__name__ for plant, _ in CACHED])
+def test_a_cache_that_is_not_there_is_caught(
+    plant: Plant, test: Callable[[Holdfast], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with holdfast.open("memory:") as hf, pytest.raises(AssertionError):
+        test(hf)
