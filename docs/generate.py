@@ -240,9 +240,10 @@ Some errors carry what a program needs to act on them:
 | `InvalidTransition` and its kinds | `before`, `after`: statuses |
 | `FrameSuspended`, `Waiting` | `question` |
 | `InsufficientTokens` | `requested`, `available`; `BudgetExhausted` also `left` |
-| `BudgetTooSmall` | `required`: what would be enough |
+| `BudgetTooSmall` | `required`: what would be enough; `unit`: tokens or messages |
 | `EvidenceFailed` | `handle`, `reason`; `erased`: whether it was erased |
 | `RetryLater` | `retry_after`: seconds, or None |
+| `SummaryFailed` | `longer`: whether it was only no shorter than what it was to stand for |
 
 `InvalidValue` is also a `ValueError`; `FrameNotFound`, `CallNotFound` and `QuestionNotFound` with
 their kinds are also `NotFound`. The exit code is that of the [command line](cli.md).

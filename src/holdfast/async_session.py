@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from holdfast.async_embedding import searching
 from holdfast.async_memory import offering
 from holdfast.async_packing import packing
-from holdfast.async_summing import AnySummarizer, Compacting, SummarizerOnALoop, summarising
+from holdfast.async_summing import AnySummarizer, Compacting, SummarizerOnALoop, action_awaited, summarising
 from holdfast.async_threads import Threads
 from holdfast.async_tools import AsyncHistoryTools
 from holdfast.client_pack import ContextPack
@@ -290,13 +290,13 @@ class AsyncSession:
     async def add_rule(
         self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
     ) -> Callable[[], None]:
-        """See Session.add_rule. An async summarizer is awaited on the loop of whoever appends."""
+        """See Session.add_rule. An async summarizer or function is awaited on the loop of whoever appends."""
         of = self._session
 
         def choose(given: Any) -> Summarizer:
             return SummarizerOnALoop(checked(of._summarizer(given)))
 
-        return await self._threads.run(ruling.add, of._ports, of._acting, of._own, rule, choose)
+        return await self._threads.run(ruling.add, of._ports, of._acting, of._own, rule, choose, action_awaited)
 
     async def rules(self) -> tuple[Rule, ...]:
         """See Session.rules."""

@@ -8,6 +8,7 @@ that operation waits in a thread for what is awaited on its caller's loop.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -19,17 +20,20 @@ from msgspec.structs import replace
 from holdfast.async_loops import awaited, crossing
 from holdfast.async_threads import STEPS, Threads, gave, settle
 from holdfast.client_session import Session
-from holdfast.errors import Conflict, SummaryFailed
+from holdfast.errors import Conflict, InvalidValue, SummaryFailed
 from holdfast.flow import folding, summing
+from holdfast.flow.at_work import is_at_work
+from holdfast.flow.configuring import check
+from holdfast.flow.conversing import counting
 from holdfast.flow.folding import TRIES
-from holdfast.flow.wording import Words
+from holdfast.flow.warned import CALLER, caller
+from holdfast.flow.wording import ALLOWED, allowed, summarised, too_long
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.model.summarizers import summarizer as checked
 from holdfast.ports import Summarizer
 from holdfast.records.compaction import CompactionConfig
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
-from holdfast.records.packs import CompactionLevel
 
 
 class AsyncSummarizer(Protocol):
@@ -63,8 +67,8 @@ class Compacting:
             planned = await self._threads.run(self._plan, self._config.keep, whole)
             if planned is None:
                 return None
-            chosen, plan, originals = planned
-            most = self._config.summary_tokens
+            chosen, plan, most = planned
+            originals = summing.source(plan)
             text = await self._off_the_loop(chosen).summarise_async(originals, max_tokens=most)
             try:
                 return await self._threads.run(self._note, plan, text, chosen.name)
@@ -73,17 +77,17 @@ class Compacting:
                     raise
         return None
 
-    def _plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summing.Plan, list[Message]] | None:
+    def _plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summing.Plan, int] | None:
         of, config = self._session, replace(self._config, keep=keep)
-        folding.check(of._ports, config)
+        check(of._ports, config)
         chosen = checked(of._summarizer(self._given))
         plan = folding.planned(of._ports, of._acting, of._line, config, whole=whole)
-        return None if plan is None else (chosen, plan, summing.source(plan))
+        return None if plan is None else (chosen, plan, allowed(of._ports, of._acting, plan, config, chosen.name))
 
     def _note(self, plan: summing.Plan, text: str, method: str) -> Summary:
-        level = CompactionLevel.MODERATE
-        words = Words(text=text, strategy=self._config.strategy, method=method, level=level)
-        return folding.noted(self._session._ports, self._session._acting, plan, words, self._config)
+        ports, acting = self._session._ports, self._session._acting
+        words = summarised(self._config, text, method, counting(ports, acting, plan.stream)[0].count)
+        return folding.noted(ports, acting, plan, words, self._config)
 
     def _off_the_loop(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
         """A plain summarizer as one that is awaited: it runs in a thread, and the loop goes on."""
@@ -125,11 +129,38 @@ class SummarizerOnALoop:
 
         def call(messages: Sequence[Message], *, max_tokens: int) -> Any:
             made = self._chosen.call(messages, max_tokens=max_tokens)
-            return awaited(made, what="a summarizer", nowhere=nowhere) if inspect.isawaitable(made) else made
+            if not inspect.isawaitable(made):
+                return made
+            return awaited(_in_time(made, ALLOWED.get()), what="a summarizer", nowhere=nowhere)
 
         return CheckedSummarizer(self.name, call).summarise(messages, max_tokens=max_tokens)
 
 
+async def _in_time(made: Awaitable[T], seconds: float | None) -> T:
+    """What is awaited, stopped when nobody waits for it any more."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await made
+    except TimeoutError:
+        if seconds is None or not limit.expired():
+            raise
+        raise too_long(seconds) from None
+
+
+def action_awaited(made: Awaitable[T]) -> T:
+    """What an async function of a rule gives, awaited on the loop of whoever gave the occasion."""
+    nowhere = InvalidValue("What this rule does is async, and is awaited by the asyncio client only.")
+    return awaited(made, what="what a rule does", nowhere=nowhere)
+
+
 async def summarising(threads: Threads, work: Callable[[], T]) -> T:
-    """Run what may summarise something, in a thread. Once begun, it goes on even if the await is cancelled."""
-    return await crossing(threads, SUMMARY, work)
+    """Run what rules may follow, in a thread. Once begun, it goes on even if the await is cancelled."""
+    if is_at_work():
+        return await threads.run(work)  # No rule follows, and all threads that wait may be waiting for this.
+    place = caller()
+
+    def following() -> T:
+        CALLER.set(place)  # In a context of its own, as the thread has.
+        return work()
+
+    return await crossing(threads, SUMMARY, following)

@@ -73,9 +73,7 @@ def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: in
     return _made(ports, acting, lambda then: seeing.seen_by(then, acting, frame), asked, as_of)
 
 
-def _made(
-    ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None
-) -> ContextPack:
+def _made(ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None) -> ContextPack:
     if as_of is None:
         return wrapped(ports, acting, packing.pack(ports, acting, seen(ports), asked))
     if ports.past is None:
@@ -97,9 +95,9 @@ def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
     )
 
 
-def pack_at(ports: Ports, acting: Acting, call: str) -> ContextPack:
-    """The pack that a call was given, again."""
-    return wrapped(ports, acting, rebuilt.pack_at(ports, acting, call))
+def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> ContextPack:
+    """The pack that a call was given, again; of one session only, if its stream is named."""
+    return wrapped(ports, acting, rebuilt.pack_at(ports, acting, call, session))
 
 
 def begin_call(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
+from holdfast.core.pack import copying
 from holdfast.core.pack.diffing import difference
 from holdfast.core.pack.picture import html_of
 from holdfast.core.pack.pieces import said
 from holdfast.core.wire import anthropic, openai, responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
+from holdfast.errors import InvalidValue
 from holdfast.journal_port import Journal
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
@@ -28,7 +32,10 @@ from holdfast.records.packs import (
 
 
 class ContextPack:
-    """A request's worth of context, within its budget. Reading it changes nothing."""
+    """A request's worth of context, within its budget. Reading it changes nothing.
+
+    Lists and mappings in what it gives are copies: changing them changes no pack and no request.
+    """
 
     __slots__ = ("_digest", "_journal", "_load", "_name", "_packed", "_tenant")
 
@@ -53,7 +60,7 @@ class ContextPack:
     @property
     def messages(self) -> list[Message]:
         """All but the system prompt, in the order shown."""
-        return list(said(self._packed.segments))
+        return list(copying.messages_of(self._said()))
 
     @property
     def system(self) -> str | None:
@@ -63,17 +70,17 @@ class ContextPack:
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return self._packed.tools
+        return copying.tools_of(self._packed.tools)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The pieces, in the order shown, with where each came from."""
-        return self._packed.segments
+        return copying.segments_of(self._packed.segments)
 
     @property
     def brief_context(self) -> BriefContext:
         """System prompt, invariants, working context and tools."""
-        return self._packed.brief
+        return copying.brief_of(self._packed.brief)
 
     @property
     def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
@@ -83,12 +90,13 @@ class ContextPack:
     @property
     def summaries(self) -> tuple[Summary, ...]:
         """The summaries that stand for what is not shown."""
-        return self._packed.summaries
+        return copying.summaries_of(self._packed.summaries)
 
     @property
     def conversation(self) -> ConversationSlice:
         """The part of the conversation that is shown as it was said."""
-        return self._packed.conversation
+        found = self._packed.conversation
+        return replace(found, messages=copying.messages_of(found.messages))
 
     @property
     def evidence(self) -> tuple[RetrievedEvidence, ...]:
@@ -152,7 +160,8 @@ class ContextPack:
     @property
     def metadata(self) -> ContextPackMetadata:
         """Which pack this is, and what is not in it."""
-        return self._packed.metadata
+        found = self._packed.metadata
+        return replace(found, failed=dict(found.failed))
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -168,17 +177,19 @@ class ContextPack:
 
     def diff(self, other: ContextPack) -> PackDiff:
         """How `other` differs from this one."""
-        return difference(self._packed, other._packed)
+        if not isinstance(other, ContextPack):
+            raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
+        return copying.difference_of(difference(self._packed, other._packed))
 
     # for providers
 
     def to_openai(self) -> OpenAIRequest:
         """Keyword arguments for `client.chat.completions.create`."""
-        return openai.render(self._whole(), system=self.system, tools=self.tools)
+        return openai.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_responses(self) -> ResponsesRequest:
         """Keyword arguments for `client.responses.create`."""
-        return responses.render(self._whole(), system=self.system, tools=self.tools)
+        return responses.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
         """Keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
@@ -186,11 +197,12 @@ class ContextPack:
         Marks for the prompt cache stand where the next call will still be the same; `cache=False` leaves them out.
         """
         stable = sum(len(segment.messages) for segment in self._packed.segments[: self._packed.stable])
-        return anthropic.render(self._whole(), system=self.system, tools=self.tools, stable=stable if cache else None)
+        marked = stable if cache else None
+        return anthropic.render(self._whole(), system=self.system, tools=self._packed.tools, stable=marked)
 
     def read_in(self) -> ContextPack:
         """The same pack with its images and files in memory and its digest made: it needs the journal no more."""
-        whole = {id(message): self._load(message) for message in self.messages}
+        whole = {id(message): self._load(message) for message in self._said()}
         name = self.digest
         return ContextPack(
             self._packed,
@@ -201,12 +213,16 @@ class ContextPack:
         )
 
     def _whole(self) -> list[Message]:
-        return [self._load(message) for message in self.messages]
+        return [self._load(message) for message in self._said()]
+
+    def _said(self) -> Iterator[Message]:
+        return said(self._packed.segments)
 
     def __repr__(self) -> str:
-        left = self.conversation.truncated_count
+        talk = self._packed.conversation
         sign = "" if self.exact else "about "
-        return f"ContextPack({self.conversation.message_count} messages, {left} left out, {sign}{self.tokens} tokens)"
+        shown, left = talk.message_count, talk.truncated_count
+        return f"ContextPack({shown} messages, {left} left out, {sign}{self.tokens} tokens)"
 
     def _repr_html_(self) -> str:
         return html_of(self._packed, repr(self))

@@ -101,8 +101,11 @@ class SessionShown:
         return client_context.pack_line(self._ports, self._acting, self._line, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
-        """The pack that a model call was given, exactly as it was shown; what was erased since says so."""
-        return client_context.pack_at(self._ports, self._acting, call)
+        """The pack that a model call was given, exactly as it was shown; what was erased since says so.
+
+        Calls of this session: of its threads, and of frames that work for it.
+        """
+        return client_context.pack_at(self._ports, self._acting, call, self._own)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
         """Tools with which a model reads what its pack left out: `expand` and `search_history`, and their executor."""
@@ -139,6 +142,7 @@ class SessionShown:
 
         Nothing is removed, and messages that arrive meanwhile stay. `strategy` says what becomes of the older ones,
         `whole` replaces earlier summaries as well, `store` writes what is covered to the state, to be found again.
+        A summary is cut to `max_tokens`; one that would take as much as what it stands for is SummaryFailed.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = self._summarizer(summarizer)
@@ -147,7 +151,8 @@ class SessionShown:
     def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
         """Have this done whenever it is due, in this process: a Rule, a CompactionConfig, or a preset by its name.
 
-        A rule of the same name is replaced, and "none" takes the compaction away. Returns what undoes it.
+        A rule of the same name is replaced, and "none" takes the compaction away. Returns what undoes it. What a rule
+        does itself is no occasion for rules, and what must be awaited is for the asyncio client.
         """
         return ruling.add(self._ports, self._acting, self._own, rule, self._summarizer)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from holdfast.core.fencing import fenced, marks
 from holdfast.core.history_tools import EXPAND, HISTORY_TOOLS, NAMES, SEARCH, as_meant
 from holdfast.core.naming import Name, parse_handle
+from holdfast.core.pack.copying import tools_of
 from holdfast.core.paging import Page, page
 from holdfast.core.values import words
 from holdfast.errors import (
@@ -56,7 +57,7 @@ class HistoryTools:
     @property
     def definitions(self) -> list[ToolDef]:
         """The tools as a model is told about them: put them beside your own."""
-        return list(HISTORY_TOOLS)
+        return list(tools_of(HISTORY_TOOLS))
 
     @property
     def names(self) -> frozenset[str]:

@@ -6,7 +6,7 @@
     │   │   ├── InvalidMessage      something that is not a message
     │   │   └── ValueMismatch       what is stored does not fit the type asked for
     │   ├── ToolPairingError    a result that answers no open call
-    │   ├── BudgetTooSmall      not even the least fits; `required` says what would
+    │   ├── BudgetTooSmall      not even the least fits; `required` says what would, in `unit`s
     │   ├── EvidenceFailed      evidence cannot be read; `handle` names it, `reason` says why
     │   ├── RedactionFailed     the redaction hook raised, or gave no text
     │   ├── SessionClosed       the session takes no more messages
@@ -58,7 +58,7 @@
     └── EffectFailed        a model, tool or sink failed; the failure is journaled too
         ├── EffectRefused       a sink will never take this effect
         ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
-        ├── SummaryFailed       the summarizer failed or said nothing; nothing was changed
+        ├── SummaryFailed       the summarizer failed, said nothing or too much; nothing was changed
         └── StrategyFailed      a compaction strategy of yours failed or broke a rule; nothing was changed
 
 The docstring of an error is its default message and says what to do. No driver
@@ -98,10 +98,13 @@ class ToolPairingError(Refused):
 
 
 class BudgetTooSmall(Refused):
-    """Not even the newest message fits this limit. Raise the limit to `required`, or shorten the system prompt."""
+    """Not even the newest message fits this limit. Raise the limit to `required`, or shorten the system prompt.
 
-    def __init__(self, message: str | None = None, *, required: int = 0) -> None:
-        self.required = required
+    `unit` says what is counted: "tokens", or "messages" where it is their number that is limited.
+    """
+
+    def __init__(self, message: str | None = None, *, required: int = 0, unit: str = "tokens") -> None:
+        self.required, self.unit = required, unit
         super().__init__(message)
 
 
@@ -228,9 +231,9 @@ class InsufficientTokens(LimitExceeded):
 class BudgetExhausted(InsufficientTokens):
     """The frame's budget is spent. End it, release a reservation, or push work with a larger grant."""
 
-    def __init__(self, message: str | None = None, *, left: int = 0) -> None:
+    def __init__(self, message: str | None = None, *, left: int = 0, requested: int = 1) -> None:
         self.left = left
-        super().__init__(message, requested=1, available=left)
+        super().__init__(message, requested=requested, available=left)
 
 
 class CallNotFound(NotFound):
@@ -352,7 +355,14 @@ class RetryLater(EffectFailed):
 
 
 class SummaryFailed(EffectFailed):
-    """The summarizer failed or said nothing. Nothing was changed; try again, or use another summarizer."""
+    """The summarizer failed or said nothing. Nothing was changed; try again, or use another summarizer.
+
+    `longer` says that nothing is wrong with it but that it is no shorter than what it was to stand for.
+    """
+
+    def __init__(self, message: str | None = None, *, longer: bool = False) -> None:
+        self.longer = longer
+        super().__init__(message)
 
 
 class StrategyFailed(EffectFailed):

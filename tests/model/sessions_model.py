@@ -181,7 +181,9 @@ class Line:
             calls = {id for one in rest[:end] for id, _ in one.calls}
             answered = {id for one in rest[:end] for id in one.answers}
             if calls <= answered and not any(old & set(round) for round in kept):
-                return [] if whole and rest[end - 1] in covered else rest[:end]
+                # What is pinned is shown all the same: a summary of nothing else would only add to it.
+                nothing = (whole and rest[end - 1] in covered) or all(one.pinned for one in rest[:end])
+                return [] if nothing else rest[:end]
         return []
 
     def rounds(self, said: Sequence[Said]) -> list[list[Said]]:

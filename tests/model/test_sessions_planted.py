@@ -140,9 +140,7 @@ def pinned_messages_left_out(patch: Patch) -> None:
 
 def system_prompt_not_counted(patch: Patch) -> None:
     original = packing._Packing._brief_segment
-    patch.setattr(
-        packing._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0)
-    )
+    patch.setattr(packing._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
 
 
 def oldest_call_answered_first(patch: Patch) -> None:

@@ -10,6 +10,7 @@ from tests.packs.journaled import Shown, noted
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 LONG = "amber birch cobalt " * 100
+SAID = "We spoke of amber, birch and cobalt. " * 50
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 TOKENIZERS = {"gpt-4o": "o200k_base", "gpt-4": "cl100k_base", "claude-sonnet-4-5": "estimate:1.6"}
 EVERYTHING = {
@@ -47,7 +48,7 @@ class Once:
         said = chat.append({"role": "assistant", "content": None, "tool_calls": asked})
         self._line(chat)
         chat.append_result(said.tool_calls[0], f"{LONG} {LONG}")
-        chat.append(f"{LONG}\n\n\n\n{LONG}")
+        chat.append(f"{SAID}\n\n\n\n{SAID}")
         chat.append("short")
         for level in ("none", "light", "moderate", "aggressive", "critical"):
             self._line(chat, min_compaction=level, role="cook", layout="classic")

@@ -13,6 +13,7 @@ from holdfast.core.fencing import TRUSTED
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened
+from tests.packs.reserved import remember
 
 FENCED = re.compile(r"([^\n]+)\n<data ([0-9]{9})>\n(.*)\n</data \2>", re.DOTALL)
 ENDS = re.compile(r"<\s*/?\s*data\b", re.IGNORECASE)
@@ -84,11 +85,11 @@ class Stage:
         return frame, chat
 
     def _talk(self, chat: Session, text: str) -> None:
-        chat.append("A question about nuts.")
+        chat.append("A question about nuts, at some length. " * 100)  # A summary must be shorter than what it covers.
         chat.append({"role": "assistant", "content": "An answer."})
         chat.compact(keep=0, summarizer=lambda messages, *, max_tokens: _with(text, "summary"))
         value = {"text": f"nuts {_with(text, 'memory')}", "trust": "user"}
-        self.hf.state(f"session/{chat.id}").write("context/x", value)
+        remember(self.hf, f"session/{chat.id}", "x", value)
         asked = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         call = chat.append({"role": "assistant", "content": None, "tool_calls": [asked]}).tool_calls[0]
         self.result = chat.append_result(call, _with(text, "tool"))

@@ -261,9 +261,9 @@ def test_a_frame_reads_its_own_line_and_its_evidence_and_nothing_of_others(hf: H
 
 def test_a_frame_that_has_said_nothing_has_its_evidence(hf: Holdfast) -> None:
     with hf.frame("work") as frame:
-        frame.attach("document", handle="m7", body="named like a message")
+        frame.attach("document", handle="lease", body="named by a word")
         tools = HistoryTools(hf._ports, hf._acting, f"frame/{frame.id}", frame=frame.id)
-        assert texts(tools.run("expand", {"handle": "m7"})) == ["named like a message"]
+        assert texts(tools.run("expand", {"handle": "lease"})) == ["named by a word"]
         assert "Nothing in this" in tools.run("search_history", {"query": "anything"})
 
 

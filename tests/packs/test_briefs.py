@@ -21,6 +21,7 @@ from holdfast.flow.briefs import Brief
 from holdfast.records.events.envelope import Trust
 from holdfast.records.packs import BriefContext, Origin
 from holdfast.testing.clock import FrozenClock
+from tests.packs.reserved import write
 from tests.scale import seeded, volume
 
 WITHIN = "actor/main/session/s/thread/main"
@@ -211,7 +212,7 @@ def test_what_is_redacted_is_in_no_brief() -> None:
 def test_rubbish_under_the_reserved_key_says_nothing(hf: Holdfast) -> None:
     hf.session("s", system="Fine.")
     for value in (7, "text", [1], {"system_prompt": 7, "invariants": "a", "tools": [{"x": 1}]}, {"invariants": [1]}):
-        hf.state("session/s").write("holdfast/brief/main", value)
+        write(hf, "session/s", "holdfast/brief/main", value)
         assert looked_up(hf).context == BriefContext(system_prompt="Fine.")
 
 
@@ -219,7 +220,7 @@ def test_a_brief_whose_time_is_over_no_longer_counts() -> None:
     clock = FrozenClock()
     with holdfast.open("memory:", clock=clock) as hf:
         chat = hf.session("s", system="Always.")
-        hf.state("session/s").write("holdfast/brief/main", {"system_prompt": "For now."}, ttl=1)
+        write(hf, "session/s", "holdfast/brief/main", {"system_prompt": "For now."}, ttl=1)
         now = looked_up(hf)
         assert now.system == "For now."
         clock.advance(2_000)

@@ -111,8 +111,9 @@ def test_every_strategy_covers_whole_rounds_and_gives_them_back(hf: Holdfast, st
             waiting = {call.id for call in chat.open_calls()}
             try:
                 summary = chat.compact(rng.randint(0, 4), strategy=strategy, max_tokens=rng.choice([20, 200]))
-            except (SummaryFailed, StrategyFailed):
-                assert strategy in ("extract_state", "summarise_oldest", "odd ones")
+            except (SummaryFailed, StrategyFailed) as error:
+                longer = isinstance(error, SummaryFailed) and error.longer
+                assert longer or strategy in ("extract_state", "summarise_oldest", "odd ones")
                 assert types(hf) == events
                 continue
             assert chat.messages() == before, "something was removed"
@@ -520,7 +521,7 @@ def test_what_is_compacted_is_written_in_the_same_commit(hf: Holdfast) -> None:
         ["state.written", "frame.compacted"],
         ["frame.compacted", "state.written"],
     ), "one commit over two streams"
-    assert done.flushed == f"context/{done.id}"
+    assert done.flushed == f"holdfast/context/{done.id}"
     entry = hf.state("session/a").entry(done.flushed)
     assert entry is not None
     assert entry.content_kind == "episodic"
@@ -528,7 +529,7 @@ def test_what_is_compacted_is_written_in_the_same_commit(hf: Holdfast) -> None:
     made = chat.compact(3, summarizer=short, store="user/u1")
     assert made is not None
     keys = hf.state("user/u1").list()
-    assert keys[0] == f"context/{made.id}"
+    assert keys[0] == f"holdfast/context/{made.id}"
     text = "\n".join(hf.state("user/u1").read(key)["text"] for key in keys)
     assert all(one.text.strip() in text for one in chat.expand(made))
 

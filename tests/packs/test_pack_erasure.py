@@ -14,6 +14,7 @@ from holdfast.flow import packed
 from holdfast.records.messages import Message
 from holdfast.testing.journal_contract import dump
 from tests.packs.journaled import opened, sent
+from tests.packs.reserved import remember
 from tests.packs.working_kit import AtWork
 
 ACTOR = "actor/a/session/s/thread/main"
@@ -59,7 +60,7 @@ class Talk:
         # A summary belongs to who has it made, so each has one made that says only what is theirs.
         summed = self.word(who, "summary")
         chat.compact(keep=0, summarizer=lambda messages, *, max_tokens: summed)
-        client.state("session/s").write(f"context/{who}", {"text": f"{self.word(who, 'memory')} nuts", "trust": "user"})
+        remember(client, "session/s", who, {"text": f"{self.word(who, 'memory')} nuts", "trust": "user"})
 
     def tell(self, who: str) -> None:
         client = self.as_(who)

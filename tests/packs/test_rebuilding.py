@@ -152,8 +152,8 @@ def test_another_rendering_is_noticed(
 def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
     worked: Worked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def all_whole(messages: Any, recipe: Any, line: str) -> list[Any]:
-        return list(messages)
+    def all_whole(messages: Any, recipe: Any, line: str) -> tuple[list[Any], int]:
+        return list(messages), 0
 
     def one_less(run: Any) -> Any:
         return grouped(run)[:-1]
@@ -163,7 +163,7 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
 
     grouped = rebuilt._Rebuilding._grouped
     for where, name, planted in (
-        (rebuilt, "remade", all_whole),
+        (rebuilt, "retold", all_whole),
         (rebuilt._Rebuilding, "_grouped", one_less),
         (rebuilt._Rebuilding, "_grouped", turned),
     ):

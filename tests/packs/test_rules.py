@@ -26,7 +26,7 @@ from holdfast import (
     TokensOver,
 )
 from holdfast.connect import Beside, assemble
-from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue, SessionClosed
+from holdfast.errors import BudgetExhausted, InvalidValue, SessionClosed
 from holdfast.flow import folding, ruling
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.compaction import PRESETS
@@ -367,13 +367,16 @@ def test_a_guard_refuses_the_next_call_and_nothing_else(hf: Holdfast) -> None:
     chat.append(reply)
     ruling.before_call(hf._ports, hf._acting, chat._line, ask)
     chat.append(reply)
-    with pytest.raises(BudgetExhausted, match="200 tokens, and a rule allows 150"):
+    with pytest.raises(BudgetExhausted, match="200 tokens, and the rule budget_guard allows 150"):
         ruling.before_call(hf._ports, hf._acting, chat._line, ask)
     assert chat.append("people may go on").text == "people may go on"
     chat.add_rule(BudgetGuard(pack=10))
-    with pytest.raises(BudgetTooSmall) as raised:
+    used = packed(chat).token_summary.used
+    with pytest.raises(
+        BudgetExhausted, match=f"{used} tokens, and the rule budget_guard allows 10 for a call"
+    ) as raised:
         ruling.before_call(hf._ports, hf._acting, chat._line, packed(chat))
-    assert raised.value.required == packed(chat).token_summary.used
+    assert (raised.value.requested, raised.value.available) == (used, 10)
 
 
 def test_a_recorder_is_told_numbers_and_never_what_was_said(hf: Holdfast) -> None:

@@ -122,8 +122,9 @@ def test_a_summary_that_repeats_it_keeps_it_in_sight(chat: Session) -> None:
 
 
 def test_a_summary_that_has_no_room_is_not_said_to_leave_it_out(chat: Session) -> None:
+    chat.append("And so on. " * 400)
     talk(chat, 4)
-    chat.compact(keep=2, summarizer=lambda messages: f"The daughter is {NUTS}. {'And so on. ' * 200}")
+    chat.compact(keep=2, summarizer=lambda messages: f"The daughter is {NUTS}. {'And so on. ' * 200}", max_tokens=2_000)
     trace = chat.why(NUTS)
     assert trace.now == "absent"
     assert "no room" in trace.fix
@@ -208,7 +209,7 @@ def test_what_was_compacted_into_the_state_is_found_and_recalled(chat: Session) 
     chat.compact(keep=2, summarizer=lambda messages: "They spoke.", store=True)
     talk(chat, 1)
     trace = chat.why(NUTS)
-    assert any(name.startswith("context/") for name in trace.found)
+    assert any(name.startswith("holdfast/context/") for name in trace.found)
     chat.begin_model_call(chat.pack(4_000, recall=3, query="who is allergic to nuts"))
     after = chat.why(NUTS)
     assert (after.appearances[-1].state, after.appearances[-1].seen) == ("recalled", True)

@@ -68,7 +68,7 @@ class AtWork:
         chat = chat or self.line()
         text = self.words()
         if self.random.random() < 0.2:
-            text = "\n\n\n\n".join(self.words(90) + "   " for _ in range(self.random.randint(2, 9)))
+            text = "\n\n\n\n".join(self.words(90).capitalize() + ".   " for _ in range(self.random.randint(2, 9)))
         chat.append(text, pinned=self.random.random() < 0.04)
         if self.random.random() < 0.6:
             chat.append({"role": "assistant", "content": self.words(40)})
@@ -218,9 +218,10 @@ class AtWork:
             wanted.append(("tool_output", {"call": call}))
         for kind, given in self.random.sample(wanted, 4):
             untrusted = self.random.random() < 0.3
-            ranked = (
-                "high" if untrusted or given.get("target") == "file:not-there.md" else self.random.choice(PRIORITIES)
-            )
+            outside = kind not in ("event_ref", "document") or given.get("target", "").startswith("file:")
+            ranked = self.random.choice(PRIORITIES)
+            if ranked == "critical" and (untrusted or outside):
+                ranked = "high"
             index.add_handle(
                 frame,
                 kind,

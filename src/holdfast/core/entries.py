@@ -18,6 +18,8 @@ MAX_KEY_BYTES: Final = 1_024
 MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
 LONGEST_TTL: Final = 100 * 366 * 24 * 3600
+RESERVED: Final = "holdfast/"
+"""What keys begin with that holdfast alone writes: models are shown what stands under them as its own."""
 _OF_SESSIONS: Final = (("session",), ("session", "thread"))
 _LARGEST: Final = sys.float_info.max
 APPLIED: Final = 16
@@ -49,6 +51,16 @@ def check_entry_key(value: object) -> str:
     if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidValue(f"key has more than {MAX_KEY_BYTES:,} bytes. Use a shorter one.")
     return key
+
+
+def check_not_reserved(*keys: str) -> None:
+    """Refuse keys that only holdfast writes; everybody reads them."""
+    for key in keys:
+        if key.startswith(RESERVED):
+            raise InvalidValue(
+                f"{key!r:.80} begins with {RESERVED!r}, and such keys are written by holdfast alone. Use another key; "
+                "briefs are set with set_brief."
+            )
 
 
 def check_options(options: Options, scope: Scope) -> Options:

@@ -1,7 +1,7 @@
 """What was compacted away, in passages that are small enough to be shown again one by one, each with its trust.
 
-A passage is plain data: an entry of the state holds it as its value, and anybody who can write entries could write
-one. So its own word about its trust counts only as far as it does not go beyond who wrote it.
+A passage is plain data: an entry of the state holds it as its value, under a key that nobody else can write. Its own
+word about its trust counts only as far as it does not go beyond who had it written.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.entries import RESERVED
 from holdfast.core.fencing import lowest
 from holdfast.core.transcript import transcript
 from holdfast.records.events.envelope import TRUST_LEVELS
 from holdfast.records.messages import Message
 
-PREFIX: Final = "context/"
+PREFIX: Final = f"{RESERVED}context/"
+"""Reserved, so that nobody else can write what would be shown as remembered."""
 PASSAGE: Final = 1_000
 """Characters of a passage, about two hundred tokens."""
 

@@ -28,6 +28,9 @@ KIND_TRUST: Final = {
 }
 """The most that evidence of a kind is trusted, whoever attached it: bytes do not say who made them."""
 
+FILE: Final = "file:"
+"""What the target of a document begins with if it is a file, which is `external` as well."""
+
 _EVENT_TRUST: Final = {
     "tool.requested": "model",
     "tool.returned": "tool",

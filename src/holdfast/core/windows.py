@@ -97,15 +97,16 @@ def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> 
         required = len(talk.first) + min(len(whole), 2)
         raise BudgetTooSmall(
             f"A window of {talk.limits.messages} messages is too small: the first instructions and the newest round "
-            f"need {required}. Raise max_messages to that.",
+            f"need {required} messages. Raise max_messages to that.",
             required=required,
+            unit="messages",
         )
     short = fitted(form.messages, room[1], talk.count)
     if short.tokens > room[1]:
         required = talk.size(talk.first)[1] + short.tokens + talk.limits.reserve
         raise BudgetTooSmall(
             f"A window of {talk.limits.tokens} tokens is too small: the first instructions and the newest round "
-            f"need {required}, shortened as they can be. Raise max_tokens to that, or shorten the instructions.",
+            f"need {required} tokens, shortened as they can be. Raise max_tokens to that, or shorten the instructions.",
             required=required,
         )
     return Fitted(short.messages, form.cuts + short.cuts, short.tokens)

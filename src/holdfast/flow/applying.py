@@ -48,6 +48,7 @@ class Plan:
             settings=ports.settings,
             transients=NOTHING_OVER,
             tenant=acting.tenant,
+            reserving=True,
         )
 
     def apply(self, effect: Any, id: str) -> None:

@@ -23,12 +23,13 @@ from holdfast.core.briefing import (
     stored_brief,
 )
 from holdfast.core.codec import decode_event
+from holdfast.core.entries import RESERVED
 from holdfast.core.fencing import lowest, marks
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow import artifacts, keeping
 from holdfast.flow.seeing import is_thread, place_of, scopes_of
 from holdfast.flow.showing import current, event_at, field
-from holdfast.flow.state import storage
+from holdfast.flow.state import unreserved
 from holdfast.ports import Acting, Ports
 from holdfast.records.entries import EntryPage
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
@@ -39,8 +40,8 @@ from holdfast.records.packs import MAIN_ROLE, BriefContext, Origin
 from holdfast.records.resume import FrameInfo
 from holdfast.records.scope import Address, Scope, parse_scope
 
-PREFIX: Final = "holdfast/brief/"
-"""Reserved among the keys of every scope."""
+PREFIX: Final = f"{RESERVED}brief/"
+"""Reserved among the keys of every scope: nobody writes there by other means."""
 
 
 class Brief(Rendered, frozen=True, kw_only=True):
@@ -74,9 +75,9 @@ def set_brief(
         system_prompt=system_prompt, invariants=invariants, working_context=working_context, tools=tools
     )
     if value:
-        keeping.write(storage(ports, acting), where, name, keeping.Write(value=value, once=key))
+        keeping.write(unreserved(ports, acting), where, name, keeping.Write(value=value, once=key))
     else:
-        keeping.delete(storage(ports, acting), where, name, once=key)
+        keeping.delete(unreserved(ports, acting), where, name, once=key)
 
 
 def entry_key(role: object) -> str:

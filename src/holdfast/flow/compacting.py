@@ -2,7 +2,7 @@
 
 Strategies of evidence detach handles; the others let a summary stand for older rounds of the frame's conversation.
 What shrinks is measured itself: the tokens of handles, or of messages. What a frame has spent has nothing to do with
-it. A summarizer that fails, hangs or says nothing changes nothing, and the next strategy is tried.
+it. A summarizer that fails, hangs, says nothing or says too much changes nothing, and the next strategy is tried.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Final
 from holdfast.errors import InvalidValue
 from holdfast.flow import summing
 from holdfast.flow.change import Drafts, States
+from holdfast.flow.configuring import check
 from holdfast.flow.detaching import detached
-from holdfast.flow.folding import check, fold_somehow, uncovered
+from holdfast.flow.folding import fold_somehow, uncovered
 from holdfast.flow.seeing import line_of_frame
 from holdfast.flow.showing import current, raw_id
 from holdfast.flow.shrinking import FITS, Shrinking
 from holdfast.flow.summing import Also, Plan
-from holdfast.flow.wording import Words, sizes
+from holdfast.flow.weighing import gone, sizes
+from holdfast.flow.wording import Words
 from holdfast.ports import Acting, Ports, Summarizer
 from holdfast.records.compaction import OF_EVIDENCE, STRATEGIES, CompactionConfig, CompactionResult
 from holdfast.records.events.frames import FrameCompacted
@@ -70,7 +72,7 @@ def _folded(work: Shrinking, summarizer: Summarizer) -> CompactionResult:
 
     room = max(0, work.target - work.config.summary_tokens)
     summary, failed = fold_somehow(work.ports, work.acting, line, work.config, summarizer, within=room, write=write)
-    note = "; ".join(failed) or None
+    note = "; ".join(one.text for one in failed) or None
     return work.nothing(tokens, note or NOTHING_OLDER) if summary is None else work.done(written[-1], summary, note)
 
 
@@ -83,10 +85,8 @@ def _written(
         work.ports, work.acting, plan, words.text, method=words.method, level=level, state=words.state
     )
     noted = summing.noted(plan, made, 0)
-    size = sizes(work.ports, work.acting, plan.stream)
-    # What is pinned stays in every pack, whatever stands for it.
-    gone = sum(size(message) for message in plan.messages if not message.pinned)
-    final = max(0, tokens - gone) + (noted.tokens or 0)
+    saved = gone(plan.messages, sizes(work.ports, work.acting, plan.stream))
+    final = max(0, tokens - saved) + (noted.tokens or 0)
     work.refuse_over(final)
     facts = FrameCompacted(
         frame=work.frame,

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast.errors import BudgetExhausted, BudgetTooSmall
+from holdfast.errors import BudgetExhausted, SummaryFailed
 from holdfast.flow import telling
 from holdfast.flow.change import state_of
 from holdfast.flow.conversing import counting
 from holdfast.flow.folding import fold, fold_somehow, uncovered
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import BudgetGuard, CompactionConfig, Fired, Occasion, TelemetryRecorder
+from holdfast.records.compaction import BudgetGuard, CompactionConfig, Fired, Occasion, Rule, TelemetryRecorder
 from holdfast.records.lines import Line, Summary
 from holdfast.records.packs import Packed
 
@@ -52,7 +52,7 @@ class Compacting:
         if over:
             self._somehow(config)
         elif soft or packed or unlimited:
-            self._note(fold(*self._place, config, self._summarizer))
+            self._try(config)
         if config.max_messages is not None and uncovered(*self._place)[0] > config.max_messages:
             most = max(1, int(config.max_messages * LEAVES))
             self._somehow(replace(config, strategy="truncate_at", keep=most))
@@ -64,45 +64,56 @@ class Compacting:
         if uncovered(*self._place, enough=limit)[1] > limit:
             self._somehow(replace(self._config, keep=EVERY), within=int(limit * LEAVES))
 
+    def _try(self, config: CompactionConfig) -> None:
+        try:
+            self._note(fold(*self._place, config, self._summarizer))
+        except SummaryFailed as error:
+            if not error.longer:
+                raise  # Else there is too little to summarise so far, and nothing has failed.
+
     def _somehow(self, config: CompactionConfig, within: int | None = None) -> None:
         summary, failed = fold_somehow(*self._place, config, self._summarizer, within=within)
         self._note(summary)
-        self.failed += failed
+        if summary is not None or not all(one.longer for one in failed):
+            self.failed += [one.text for one in failed]
 
     def _note(self, summary: Summary | None) -> None:
         if summary is not None:
             self.made.append(summary)
 
 
-def guard(ports: Ports, acting: Acting, stream: str, wanted: BudgetGuard, packed: Packed) -> None:
+def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed) -> None:
     """Refuse a model call that would pass a limit."""
+    wanted: BudgetGuard = rule.action
     used = packed.token_summary.used
     if wanted.pack is not None and used > wanted.pack:
-        raise BudgetTooSmall(
-            f"This pack has {used} tokens, and a rule allows {wanted.pack} for a call. Make it with a smaller budget.",
-            required=used,
+        raise BudgetExhausted(
+            f"This pack has {used} tokens, and the rule {rule.name} allows {wanted.pack} for a call (pack). "
+            "Make it with a smaller budget, or raise the limit.",
+            left=wanted.pack,
+            requested=used,
         )
     usage = (state_of(ports, acting, stream).line or Line()).usage
     spent = usage.spent
     if wanted.tokens is not None and spent >= wanted.tokens:
         raise BudgetExhausted(
-            f"The model calls of {stream} have used {spent} tokens, and a rule allows {wanted.tokens}. "
-            "Raise the limit, or end the conversation."
+            f"The model calls of {stream} have used {spent} tokens, and the rule {rule.name} allows {wanted.tokens} "
+            "(tokens). Raise the limit, or end the conversation."
         )
     if wanted.cost is not None and (usage.cost or 0) >= wanted.cost:
         raise BudgetExhausted(
-            f"The model calls of {stream} have cost {usage.cost}, and a rule allows {wanted.cost} "
-            "(billionths of a dollar). Raise the limit, or end the conversation."
+            f"The model calls of {stream} have cost {usage.cost}, and the rule {rule.name} allows {wanted.cost} "
+            "(cost, in billionths of a dollar). Raise the limit, or end the conversation."
         )
 
 
-def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[Fired, ...]) -> None:
-    """Tell what happened: numbers and names, never what was said."""
+def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[Fired, ...]) -> object:
+    """Tell what happened: numbers and names, never what was said. Gives what the function gave, if one was told."""
     told = described(occasion, fired)
     if recorder.record is not None:
-        recorder.record(told)
-    else:
-        telling.told(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+        return recorder.record(told)
+    telling.told(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    return None
 
 
 def described(occasion: Occasion, fired: tuple[Fired, ...]) -> dict[str, Any]:

@@ -5,25 +5,26 @@ Whatever cannot be read is left out and said so; only what is critical must be t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.fencing import MEMORY_LABEL, evidence_label
+from holdfast.core.fencing import MEMORY_LABEL, TRUSTED, evidence_label
 from holdfast.core.pack.assembling import Report
 from holdfast.core.pack.items import Item
 from holdfast.core.words import folded, terms
 from holdfast.errors import EvidenceFailed, HoldfastError
-from holdfast.flow import packed, recalling, resolving, ruling, seeing
+from holdfast.flow import recalling, resolving, ruling, seeing
 from holdfast.flow.artifacts import artifact_name
+from holdfast.flow.copies import Copies
 from holdfast.flow.seeing import Seen
-from holdfast.flow.showing import handle_info
+from holdfast.flow.showing import current, handle_info
 from holdfast.ports import Acting, Ports
 from holdfast.records.compaction import Recalled
 from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import PRIORITY_SCORE
-from holdfast.records.messages import Message
 from holdfast.records.packs import MAIN_ROLE, CompactionLevel, Decision, Layout, Origin
 from holdfast.records.resume import HandleInfo
 
@@ -34,6 +35,9 @@ LEAST_READ = 400_000
 CHARACTERS_PER_TOKEN = 4
 _PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
 MEMORY_PRIORITY = "low"
+MOST_OF_OTHERS = "high"
+"""What evidence counts for at most that neither the system nor an operator wrote, whatever it was attached as."""
+_WORD = re.compile(r"[^\W_]+")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +75,14 @@ def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) 
     return found.gathered()
 
 
-def with_memories(
-    ports: Ports, acting: Acting, seen: Seen, asked: Asked, known: Gathered, said: Sequence[Message]
-) -> Gathered:
-    """The same with memories that go with what was asked last; a search that fails leaves them out."""
+def with_memories(ports: Ports, acting: Acting, seen: Seen, asked: Asked, known: Gathered) -> Gathered:
+    """The same with memories that go with what was asked last; a search that fails leaves them out.
+
+    What makes vectors of a question may be far away as well: nothing is held while it is asked.
+    """
     limit, scopes = ruling.recall_of(ports, acting, seen.line)
     limit = limit if asked.recall is None else asked.recall
-    query = (asked.query or _last_question(said)) if limit else ""
+    query = (asked.query or _last_question(ports, acting, seen.line)) if limit else ""
     if not query:
         return known
     try:
@@ -109,6 +114,7 @@ class _Reading:
     def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
         self._words = frozenset(terms(asked.query)) if asked.query else frozenset()
+        self._copies = Copies(ports, acting, seen)
         self._left = max(2 * room * CHARACTERS_PER_TOKEN, LEAST_READ)
         self.items: list[Item] = []
         self.missing: list[str] = []
@@ -121,11 +127,9 @@ class _Reading:
         """Handles in order of importance, until there is more than could be shown."""
         for number, (handle, stream) in enumerate(self._wanted()):
             priority = _PRIORITIES.get(handle.priority, "medium")
-            if handle.id in self._asked.exclude:
-                if priority != "critical" or self._asked.force_exclude:
-                    self._omit(handle, priority, "excluded")
-                    continue
-                self.refused.append(handle.id)
+            if handle.id in self._asked.exclude and (priority != "critical" or self._asked.force_exclude):
+                self._omit(handle, priority, "excluded")
+                continue
             important = priority == "critical" or handle.id in self._asked.include
             if not important and (number >= MOST_READ or self._left < 0):
                 self._omit(handle, priority, "not_read")
@@ -138,12 +142,12 @@ class _Reading:
         assert frame is not None, "only frames have evidence"
         assert stream is not None, "a frame lives somewhere"
         own = [handle for handle in frame.handles if handle.removed is None]
-        included = set(self._asked.include)
+        names, included = {handle.id for handle in own}, set(self._asked.include)
         own.sort(key=lambda one: (one.id not in included, -one.priority, -one.version))
         for handle in own:
             yield handle_info(self._ports, self._acting, stream, handle), stream
         for name in dict.fromkeys(self._asked.include):
-            if name not in {handle.id for handle in own}:
+            if name not in names:
                 found = seeing.find_handle(self._ports, self._acting, frame.id, name)
                 if found is None:
                     self.missing.append(name)
@@ -152,13 +156,25 @@ class _Reading:
 
     def _take(self, handle: HandleInfo, stream: str, priority: str) -> None:
         try:
-            found = self._pinned(handle) or resolving.resolve(self._ports, self._acting, stream, handle)
+            found = self._copies.shown(handle, stream) or resolving.resolve(self._ports, self._acting, stream, handle)
         except EvidenceFailed as error:
+            if priority == "critical":
+                could = resolving.most_trusted(self._ports, self._acting, stream, handle)
+                priority = _counting_as(priority, could)
             if priority == "critical":
                 raise
             self.failed[handle.id] = error.reason
             self._omit(handle, priority, "erased" if error.erased else "failed")
             return
+        priority = _counting_as(priority, found.trust)
+        if handle.id in self._asked.exclude:
+            if priority != "critical":
+                self._omit(handle, priority, "excluded")
+                return
+            self.refused.append(handle.id)
+        self._add(handle, stream, priority, found)
+
+    def _add(self, handle: HandleInfo, stream: str, priority: str, found: resolving.Resolved) -> None:
         origin = replace(resolving.origin_of(stream, handle, found), part=handle.kind)
         if found.outside:
             body = found.text.encode("utf-8", "replace")
@@ -185,22 +201,15 @@ class _Reading:
             )
         )
 
-    def _pinned(self, handle: HandleInfo) -> resolving.Resolved | None:
-        """What a page of the web said when a model was first shown it: later calls are shown the same."""
-        if handle.kind != "url" or isinstance(handle.target, Erased):
-            return None
-        artifact = packed.pinned(self._ports, self._acting, self._seen.line, handle)
-        text = None if artifact is None else resolving.reload(self._ports, self._acting, _copy(handle, artifact))
-        if artifact is None or not isinstance(text, str):
-            return None
-        return resolving.Resolved(text=text, trust="external", artifact=artifact, source="as it was first shown")
-
     def _relevance(self, text: str) -> float:
         """The share of the question's words that a text has."""
         if not self._words:
             return 0.0
-        words = set(folded(text).split())
-        return sum(1 for word in self._words if word in words) / len(self._words)
+        lowered = folded(text).lower()
+        said = set(_WORD.findall(lowered))
+        # Of a language without spaces the question's words are pairs of letters.
+        found = (word in said or (not word.isascii() and word in lowered) for word in self._words)
+        return sum(found) / len(self._words)
 
     def _omit(self, handle: HandleInfo, priority: str, reason: str) -> None:
         self.decisions.append(
@@ -229,8 +238,9 @@ class _Reading:
         )
 
 
-def _copy(handle: HandleInfo, artifact: str) -> Origin:
-    return Origin(kind="evidence", handle=handle.id, handle_version=handle.version, artifact=artifact)
+def _counting_as(priority: str, trust: str) -> str:
+    """Only what may instruct a model is something that every pack must show."""
+    return priority if priority != "critical" or trust in TRUSTED else MOST_OF_OTHERS
 
 
 def described(description: str | Erased | None, text: str) -> str:
@@ -238,5 +248,6 @@ def described(description: str | Erased | None, text: str) -> str:
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
-def _last_question(said: Sequence[Message]) -> str:
-    return next((message.text for message in reversed(said) if message.role == "user" and message.text), "")
+def _last_question(ports: Ports, acting: Acting, line: str) -> str:
+    """What a user said last; nothing where nothing was said at all, as in a frame that begins."""
+    return "" if current(ports, acting, line).line is None else recalling.query_of(ports, acting, line)

@@ -1,15 +1,16 @@
 """Reading on where a pack stopped: what a name stands for, whole, as far as the line or the frame may see it.
 
 A line sees what is said in it and what it shares with others, as it stands now: what was retracted or reset is not
-there any more. A frame sees its own line and the evidence that is attached to it. Whatever else exists, whoever's id
-a model made up: it is not found. Messages are read a page at a time, as they are asked for.
+there any more. A frame sees its own line, the evidence that is attached to it, and what its last packs showed it of
+the evidence above it. Whatever else exists, whoever's id a model made up: it is not found. Messages are read a page at
+a time, as they are asked for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -17,12 +18,15 @@ import msgspec
 from holdfast.core.fencing import lowest
 from holdfast.core.naming import Name, handle_of, parse_handle, stretch_handle
 from holdfast.core.paging import Piece
-from holdfast.core.said import stored_message
+from holdfast.core.said import ERASED_TEXT, stored_message
 from holdfast.core.telling import capped, message_text
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
 from holdfast.flow.lines import APPENDED, bodies, line_of, place_of, segments, span_of
-from holdfast.flow.resolving import resolve
+from holdfast.flow.packed import LOOK_BACK, journaled
+from holdfast.flow.reloading import origin_of
+from holdfast.flow.resolving import reload, resolve
 from holdfast.flow.searching import search_line
+from holdfast.flow.seeing import find_handle
 from holdfast.flow.showing import event_at, frame_info, handle_info
 from holdfast.flow.summing import covers, standing
 from holdfast.ports import Acting, Ports
@@ -87,7 +91,8 @@ def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | N
         if frame is None:
             raise  # In a frame it means that nothing was said there yet.
     if first is None and frame is not None:
-        first = _evidence(ports, acting, frame, (handle.strip(), name.id or str(name)))
+        names = (handle.strip(), name.id or str(name))
+        first = _evidence(ports, acting, frame, names) or _from_above(ports, acting, line, frame, names)
     if first is None:
         where = "conversation" if frame is None else "work"
         raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
@@ -164,6 +169,21 @@ def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) 
     found = resolve(ports, acting, info.scope, handle_info(ports, acting, info.scope, handle))
     who = f"evidence, {handle.kind}"
     return Piece(name=handle.id, who=who, text=found.text or NOTHING_SAID, trust=found.trust)
+
+
+def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> Piece | None:
+    """An ancestor's evidence, whole, as the frame's last packs showed it; not once it is detached or replaced."""
+    for event in islice(journaled(ports, acting, line), LOOK_BACK):
+        for piece in event.facts.manifest if event.facts.frame == frame else ():
+            if piece.kind != "evidence" or piece.handle not in names:
+                continue
+            held = find_handle(ports, acting, frame, piece.handle)
+            if held is None or (held[1], held[0].version) != (piece.handle_stream, piece.handle_version):
+                return None
+            text = reload(ports, acting, origin_of(piece))
+            shown = (text or NOTHING_SAID) if isinstance(text, str) else ERASED_TEXT
+            return Piece(name=piece.handle, who=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external")
+    return None
 
 
 def mentions(

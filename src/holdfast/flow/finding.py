@@ -13,7 +13,7 @@ from holdfast.core.values import plain
 from holdfast.core.words import snippet, terms, text_of
 from holdfast.errors import InvalidValue, TooLarge, Unavailable
 from holdfast.flow.searching import MOST_RESULTS, check_query
-from holdfast.flow.storing import Storage, needs, value_of
+from holdfast.flow.storing import Storage, check_writable, needs, value_of
 from holdfast.records.entries import Edge, Match, Reached, SearchResult, Wanted
 from holdfast.records.ids import check_id
 from holdfast.records.scope import Address, Scope
@@ -109,6 +109,7 @@ def edge_between(
 def link(storage: Storage, edge: Edge) -> None:
     """Connect two keys. They need not have values; the same edge again takes new weight and data."""
     needs(storage, "graph", "a graph")
+    check_writable(storage, edge.source, edge.target)
     size = len(encode(edge.data, storage.settings.nesting))
     if size > storage.settings.event_bytes:
         raise TooLarge(
@@ -121,6 +122,7 @@ def link(storage: Storage, edge: Edge) -> None:
 def unlink(storage: Storage, edge: Edge) -> bool:
     """Take an edge away; gives whether it was there."""
     needs(storage, "graph", "a graph")
+    check_writable(storage, edge.source, edge.target)
     return storage.store.unlink(edge)
 
 

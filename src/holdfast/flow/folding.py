@@ -11,21 +11,23 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.passages import of_messages
 from holdfast.core.strategies import rounds_within
-from holdfast.errors import Conflict, InvalidValue, SummaryFailed
+from holdfast.errors import Conflict, SummaryFailed, TooLarge
 from holdfast.flow import recalling, summing
+from holdfast.flow.configuring import check
 from holdfast.flow.conversing import session_behind
 from holdfast.flow.lines import Place, bodies, places, places_after
 from holdfast.flow.summing import Also, Keep, Plan
-from holdfast.flow.wording import Words, shortened, sizes, told
+from holdfast.flow.weighing import sizes
+from holdfast.flow.wording import Words, shortened, told
 from holdfast.ports import Acting, Ports, Summarizer
-from holdfast.records.compaction import STRATEGIES, CompactionConfig
+from holdfast.records.compaction import CompactionConfig
 from holdfast.records.events.conversations import MessagePinned
 from holdfast.records.events.envelope import Draft
-from holdfast.records.ids import check_id
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
 from holdfast.records.rows import Span
@@ -42,18 +44,25 @@ NEXT: Final[dict[str, tuple[str, ...]]] = {
 }
 """What is tried where a strategy fails."""
 
-_NUMBERS: Final = {
-    "keep": (0, "keep must be a number of rounds"),
-    "recall": (0, "recall must be a number of entries"),
-    "threshold": (0, "threshold must be a number of messages"),
-    "max_messages": (1, "max_messages must be a number of messages"),
-    "max_tokens": (1, 'max_tokens must be "model" or a number of tokens'),
-    "summary_tokens": (1, "A summary's tokens must be a whole number"),
-    "max_length": (1, "max_length must be a number of characters"),
-}
-
 Write = Callable[[Plan, Words, Also], Summary]
 """How a summary is written, where it is written together with something else."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A strategy that changed nothing, and why."""
+
+    strategy: str
+    error: SummaryFailed | TooLarge
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.strategy}: {self.error}"
+
+    @property
+    def longer(self) -> bool:
+        """Whether it only made nothing shorter."""
+        return isinstance(self.error, SummaryFailed) and self.error.longer
 
 
 def fold(
@@ -94,35 +103,16 @@ def fold_somehow(
     *,
     within: int | None = None,
     write: Write | None = None,
-) -> tuple[Summary | None, list[str]]:
+) -> tuple[Summary | None, list[Failed]]:
     """The same, with the next strategy where one fails; gives also what went wrong."""
-    failed: list[str] = []
+    failed: list[Failed] = []
     for strategy in (config.strategy, *NEXT.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
         try:
             return fold(ports, acting, stream, tried, summarizer, within=within, write=write), failed
-        except SummaryFailed as error:
-            failed.append(f"{strategy}: {error}")
+        except (SummaryFailed, TooLarge) as error:
+            failed.append(Failed(strategy, error))
     return None, failed
-
-
-def check(ports: Ports, config: CompactionConfig) -> None:
-    """Refuse what cannot be done."""
-    strategy = config.strategy
-    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in ports.strategies):
-        known = ", ".join((*STRATEGIES, *sorted(ports.strategies)))
-        raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
-    check_id(strategy, "strategy")  # It is noted with every summary that it makes.
-    for name, (least, meaning) in _NUMBERS.items():
-        value = getattr(config, name)
-        given = value is not None and (name, value) != ("max_tokens", "model")
-        if given and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise InvalidValue(f"{meaning}, {least} or more, not {value!r}.")
-    seconds = config.timeout
-    if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0):
-        raise InvalidValue(f"timeout must be a number of seconds above 0, not {seconds!r}.")
-    if not isinstance(config.store, bool):
-        Scope.of(config.store)
 
 
 def planned(
@@ -136,10 +126,8 @@ def planned(
 ) -> Plan | None:
     """What is to be covered: whole rounds before those that stay and before any call that waits."""
     plan = summing.plan(ports, acting, stream, keep=_keep(ports, acting, stream, config, within), whole=whole)
-    if plan is None or config.strategy == "summarise_oldest":
-        return plan
-    # What is pinned stays as it is: there is nothing to leave out of it.
-    return None if all(message.pinned for message in plan.messages) else plan
+    # What is pinned stays as it is: nothing is saved by telling it in other words.
+    return None if plan is None or all(message.pinned for message in plan.messages) else plan
 
 
 def _keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
@@ -163,6 +151,7 @@ def noted(
     own = goal is not None and goal.stream == plan.stream
     if goal is not None and not own:
         words = _with_goal(ports, acting, words, goal, config.max_length)
+    plan = _staying(plan, goal) if goal is not None and own else plan
     scope = flush_scope(ports, acting, plan.stream, config)
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
@@ -197,6 +186,17 @@ def _goal(ports: Ports, acting: Acting, plan: Plan) -> Place | None:
         if place.row["role"] == "user":
             return None if place.row["pinned"] or (place.stream, place.version) not in covered else place
     return None
+
+
+def _staying(plan: Plan, goal: Place) -> Plan:
+    """The same with what is pinned in its commit: it stays, so nothing is saved by it."""
+    place = (goal.stream, goal.version)
+    return replace(
+        plan,
+        messages=tuple(
+            replace(one, pinned=True) if (one.stream, one.version) == place else one for one in plan.messages
+        ),
+    )
 
 
 def _with_goal(ports: Ports, acting: Acting, words: Words, goal: Place, most: int | None) -> Words:

@@ -19,7 +19,7 @@ from holdfast.core.value_types import schema_of
 from holdfast.core.values import plain
 from holdfast.core.words import text_of
 from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
-from holdfast.flow.storing import Storage, live, needs, stored_entries, value_of
+from holdfast.flow.storing import Storage, check_writable, live, needs, stored_entries, value_of
 from holdfast.ports import KeyedStore
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.scope import Address, Scope
@@ -44,6 +44,7 @@ def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
     """Write a key and give its new version, by which the next write can say what it expects."""
     where = Scope.of(scope)
     key = rules.check_entry_key(key)
+    check_writable(storage, key)
     rules.check_options(wanted.options, where)
     rules.check_expected(wanted.expected)
     reducer = rules.check_reducer(wanted.reducer)
@@ -205,6 +206,7 @@ def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
 def delete(storage: Storage, scope: Address, key: str, expected: int | None = None, once: str | None = None) -> bool:
     """Remove a key and what lies over it; gives whether there was a value."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
+    check_writable(storage, key)
     rules.check_expected(expected)
     if once is None:
         return _delete(storage, place, key, expected, None)

@@ -30,7 +30,6 @@ from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.packs import Packed, WindowKey
 from holdfast.records.reports import Query
-from holdfast.records.resume import HandleInfo
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
@@ -51,18 +50,6 @@ def last_of(ports: Ports, acting: Acting, line: str, state: StreamState, window:
             window.budget,
         ):
             return facts
-        if number == LOOK_BACK:
-            break
-    return None
-
-
-def pinned(ports: Ports, acting: Acting, line: str, handle: HandleInfo) -> str | None:
-    """The artifact that holds what a handle led to when it was journaled last; None if it never was, lately."""
-    for number, event in enumerate(journaled(ports, acting, line)):
-        for piece in event.facts.manifest:
-            if (piece.handle, piece.handle_version) == (handle.id, handle.version) and piece.artifact is not None:
-                name: str = piece.artifact
-                return name
         if number == LOOK_BACK:
             break
     return None

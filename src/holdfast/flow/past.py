@@ -2,7 +2,8 @@
 
 Events are exact copies, with their cursors, ids, versions and hashes, and rows are made from them anew. What was
 erased since stays erased. Bodies of artifacts are read from the journal itself, when they are asked for. Time stands
-still at the newest of the events, so what had expired by then has, and nothing else. Nothing can be written.
+still at the newest of the events, so what had expired by then has, and nothing else. Nothing can be written, and
+nothing is read from outside: files and pages are what they are now.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
         transients=Transients(settings.transient_entries),
         vectors=VectorCache(settings.cached_vectors),
         sinks=Sinks(),
+        documents=None,
         fetcher=None,
         recent=None,
         rules={},

@@ -7,23 +7,23 @@ was erased since is shown as erased; anything else that differs means that the j
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from msgspec.structs import replace
+from itertools import pairwise
 
 from holdfast.core.codec import decode_event
 from holdfast.core.counting import counted_as, framing_of, message_tokens, system_tokens, tools_tokens
 from holdfast.core.fencing import MEMORY_LABEL, evidence_label, lowest, marks
 from holdfast.core.naming import handle_of
-from holdfast.core.pack.assembling import breakdown, is_guessed
-from holdfast.core.pack.items import remade_text, shown
+from holdfast.core.pack.assembling import breakdown, is_guessed, origins
+from holdfast.core.pack.items import shown, text_as_cut
 from holdfast.core.pack.parts import crumb_segment, note_segments, remade_marker, summary_segment
 from holdfast.core.pack.pieces import RENDERER, digest
-from holdfast.core.pack.rounds import remade
+from holdfast.core.pack.retelling import decisions, omitted, retrieved
+from holdfast.core.pack.rounds import retold
 from holdfast.core.pairing import repaired
 from holdfast.errors import CallNotFound, Corrupt, InvalidValue, NewerSchema, NotFound
-from holdfast.flow import briefs, seeing, summing
-from holdfast.flow.conversing import models
-from holdfast.flow.reloading import evidence_text, memory_text, messages_of, origin_of
+from holdfast.flow import briefs, summing
+from holdfast.flow.conversing import models, session_behind
+from holdfast.flow.reloading import crumb_at, evidence_text, memory_text, messages_of, origin_of, source_of
 from holdfast.flow.showing import raw_id
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
@@ -34,7 +34,6 @@ from holdfast.records.packs import (
     CompactionLevel,
     ContextPackMetadata,
     ConversationSlice,
-    Decision,
     FrameBreadcrumb,
     Packed,
     RetrievedEvidence,
@@ -44,9 +43,14 @@ from holdfast.records.packs import (
 )
 
 
-def pack_at(ports: Ports, acting: Acting, call: str) -> Packed:
-    """The pack that a call was given, by the id of the call or of the pack."""
-    return rebuilt(ports, acting, packed_event(ports, acting, call))
+def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> Packed:
+    """The pack that a call was given, by the id of the call or of the pack; of one session only, if that is named."""
+    event = packed_event(ports, acting, call)
+    if session is not None and session_behind(ports, acting, event.stream) != session:
+        raise CallNotFound(
+            f"Call {call} is not one of this session. Ask its own session, or hf.index.pack_at for any call."
+        )
+    return rebuilt(ports, acting, event)
 
 
 def packed_event(ports: Ports, acting: Acting, call: str) -> Event:
@@ -83,6 +87,7 @@ class _Rebuilding:
         self._framing = framing_of(info.provider, info.name)
         self._tokenizer = _tokenizer(ports, self._facts.tokenizer, info.tokenizer)
         self._kept_as = counted_as(self._facts.tokenizer, self._framing)
+        self._follows: dict[tuple[str, int], tuple[str, int]] = {}
         self._erased: list[str] = []
         self._summaries: list[Summary] = []
         self._crumbs: list[FrameBreadcrumb] = []
@@ -154,11 +159,10 @@ class _Rebuilding:
     def _breadcrumbs(self, group: Sequence[PackedPiece]) -> Segment:
         goals = []
         for piece in group:
-            goal, gone = seeing.reload_breadcrumb(self._ports, self._acting, origin_of(piece))
+            crumb, gone = crumb_at(self._ports, self._acting, origin_of(piece))
             self._erased += [piece.id] if gone else []
-            goals.append(goal)
-        for depth, goal in enumerate(goals):
-            self._crumbs.append(FrameBreadcrumb(frame_id="", depth=depth, goal=goal, status=""))
+            self._crumbs.append(crumb)
+            goals.append(crumb.goal)
         return crumb_segment(goals, [origin_of(piece) for piece in group], self._mark, self._count)
 
     def _summary(self, piece: PackedPiece) -> Segment:
@@ -176,8 +180,10 @@ class _Rebuilding:
         streams = list(dict.fromkeys(piece.stream for piece in runs))
         loaded: dict[tuple[int, int], Message] = {}
         for piece in runs:
-            for message in messages_of(self._ports, self._acting, piece):
-                loaded[streams.index(piece.stream), message.version] = message
+            found = messages_of(self._ports, self._acting, piece)
+            loaded.update({(streams.index(piece.stream), message.version): message for message in found})
+            for one, other in pairwise(found):
+                self._follows[one.stream, one.version] = (other.stream, other.version)
         rounds: dict[tuple[str, int], list[Message]] = {}
         head = ("", 0)
         for message in repaired([message for _, message in sorted(loaded.items())]).messages:
@@ -198,7 +204,7 @@ class _Rebuilding:
 
     def _round(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
-        form = remade(messages, recipe, self._line)
+        form, left_out = retold(messages, recipe, self._line)
         gone = [message for message in messages if message.erased]
         id = handle_of(messages[0], self._line)
         self._erased += [id] if gone else []
@@ -209,8 +215,8 @@ class _Rebuilding:
             trust=lowest(*(message.trust for message in messages)),
             estimated_tokens=sum(map(self._count, form)),
             messages=tuple(form),
-            origins=(replace(origin_of(piece), first=messages[0].version),),
-            shortened=1 if recipe else 0,
+            origins=origins(messages, piece.cut, self._follows),
+            shortened=left_out,
         )
 
     # evidence and memories
@@ -225,7 +231,7 @@ class _Rebuilding:
             text, gone = evidence_text(self._ports, self._acting, origin)
             label = evidence_label(piece.id, piece.part or "evidence", trust)
         self._erased += [piece.id] if gone else []
-        told = remade_text(text, piece.cut, piece.id)
+        told, left_out = text_as_cut(text, piece.cut, piece.id)
         message = shown(label, told, piece.id, piece.kind, trust, self._mark)
         segment = Segment(
             kind="memory" if piece.kind == "memory" else "evidence",
@@ -235,10 +241,10 @@ class _Rebuilding:
             estimated_tokens=self._count(message),
             messages=(message,),
             origins=(origin,),
-            shortened=max(len(text) - len(told), 0),
+            shortened=left_out,
         )
         if piece.kind == "evidence":
-            self._evidence.append(_retrieved(segment, piece))
+            self._evidence.append(retrieved(segment, piece, source_of(self._ports, self._acting, origin)))
         return segment
 
     # the whole
@@ -277,10 +283,10 @@ class _Rebuilding:
                 log_seq=facts.at_seq,
                 level=level,
                 layout="classic" if facts.layout == "classic" else "stable",
-                omitted=tuple(one.id for one in facts.left_out),
+                omitted=omitted(facts),
                 erased=tuple(dict.fromkeys(self._erased)),
             ),
-            decisions=_decisions(facts, segments),
+            decisions=decisions(facts, segments, self._summaries),
             model=facts.model,
             tokenizer=facts.tokenizer,
             exact=facts.exact and self._tokenizer.name == facts.tokenizer and not any(map(is_guessed, said)),
@@ -303,50 +309,3 @@ def _tokenizer(ports: Ports, name: str, instead: str) -> Tokenizer:
 
 def _is_mark(message: Message) -> bool:
     return message.synthetic and message.role == "user"
-
-
-def _retrieved(segment: Segment, piece: PackedPiece) -> RetrievedEvidence:
-    return RetrievedEvidence(
-        handle_id=piece.id,
-        type=piece.part or "",
-        content=segment.text,
-        tokens=segment.estimated_tokens,
-        priority=segment.priority,
-        truncated=piece.cut is not None,
-        source=piece.entry or piece.stream,
-        trust=segment.trust,
-    )
-
-
-def _decisions(facts: ContextPacked, segments: Sequence[Segment]) -> tuple[Decision, ...]:
-    """What was shown and what was not, as far as that was journaled."""
-    newest = next((one for one in reversed(segments) if one.kind == "conversation"), None)
-    found = [
-        Decision(
-            id=one.id,
-            kind=one.kind,
-            outcome="summarised" if one.kind == "summary" else "shortened" if one.shortened else "included",
-            reason=_reason(one, newest),
-            priority=one.priority,
-            shown=one.estimated_tokens,
-            trust=one.trust,
-            count=len(one.messages),
-        )
-        for one in segments
-        if one.kind not in ("brief", "breadcrumb") and one.id != "earlier"
-    ]
-    if facts.truncated:
-        found.append(
-            Decision(id="earlier", kind="conversation", outcome="omitted", reason="older", count=facts.truncated)
-        )
-    for one in facts.left_out:
-        kind = "memory" if one.kind == "memory" else "evidence"
-        found.append(Decision(id=one.id, kind=kind, outcome="omitted", reason=one.why, tokens=one.tokens))  # type: ignore[arg-type]
-    return tuple(found)
-
-
-def _reason(segment: Segment, newest: Segment | None) -> str:
-    critical = segment.priority == "critical"
-    if segment.kind == "conversation":
-        return "newest" if segment is newest else "pinned" if critical else "window"
-    return "covered" if segment.kind == "summary" else "critical" if critical else "fits"

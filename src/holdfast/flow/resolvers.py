@@ -120,6 +120,21 @@ def _stored(asked: Asked) -> Event | None:
     return None if stored is None else decode_event(stored)
 
 
+def event_named(asked: Asked) -> Event | None:
+    """The event that a target names, whatever became of its content; None if there is none, or it names something else.
+
+    Of an entry it is the newest change, which may be that it was deleted.
+    """
+    kind, _, rest = asked.target.partition(":")
+    if asked.handle.kind == "event_ref":
+        return _stored(asked)
+    if asked.handle.kind != "document" or kind != "state" or "#" not in rest:
+        return None
+    scope, key = rest.split("#", 1)
+    changes = asked.ports.journal.revisions(asked.acting.tenant, Scope.of(scope).text, check_entry_key(key), NOW, 1)
+    return decode_event(changes[0]) if changes else None
+
+
 def _told(asked: Asked, event: Event, part: str | None = None) -> Resolved:
     """What an event says; where its body is a message, that is where it is read."""
     trust, facts = event_trust(event), event.facts

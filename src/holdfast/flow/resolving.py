@@ -10,17 +10,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.fencing import lowest
-from holdfast.core.telling import KIND_TRUST, capped
+from holdfast.core.telling import FILE, KIND_TRUST, capped, event_trust
 from holdfast.errors import Corrupt, EvidenceFailed, InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import artifacts
-from holdfast.flow.resolvers import RESOLVERS, Asked, Gone, Resolved, text_of, text_of_bytes
+from holdfast.flow.resolvers import RESOLVERS, Asked, Gone, Resolved, event_named, text_of, text_of_bytes
 from holdfast.flow.showing import event_at
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import ERASED, Erased
 from holdfast.records.packs import Origin
 from holdfast.records.resume import HandleInfo
 
-__all__ = ["Resolved", "origin_of", "reload", "resolve"]
+__all__ = ["Resolved", "most_trusted", "origin_of", "reload", "resolve"]
 
 MOST_REASON = 400
 """Characters of a reason: it may repeat what was named, and that may be anything."""
@@ -45,6 +45,22 @@ def resolve(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo)
             erased=isinstance(error, Gone),
         ) from error
     return replace(found, trust=lowest(handle.trust, found.trust))
+
+
+def most_trusted(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str:
+    """How far evidence could be trusted at most, also where it cannot be read: by its kind, and by who wrote it."""
+    by_kind = KIND_TRUST.get(handle.kind, "system")
+    target = handle.target
+    if handle.body is not None or not isinstance(target, str):
+        return lowest(handle.trust, by_kind)
+    if handle.kind == "document" and target.startswith(FILE):
+        return "external"
+    try:
+        asked = Asked(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target)
+        event = event_named(asked)
+    except (Refused, Unsupported, Corrupt):
+        event = None  # It names nothing: then it is what whoever attached it says.
+    return lowest(handle.trust, by_kind, "system" if event is None else event_trust(event))
 
 
 def origin_of(frame_stream: str, handle: HandleInfo, found: Resolved) -> Origin:

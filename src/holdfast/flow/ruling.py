@@ -2,26 +2,27 @@
 
 They are looked at after an append has been committed, and before a pack goes to a model. A session without rules
 pays nothing for them. A rule that fails loses nothing and stops nobody: it is warned about, and tried again at the
-next occasion. Only a guard refuses, and only the next model call.
+next occasion. Only a guard refuses, and only the next model call. What a rule does is no occasion for rules.
 """
 
 from __future__ import annotations
 
-import warnings
+import inspect
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.values import words
 from holdfast.errors import InvalidValue
+from holdfast.flow.at_work import at_work, is_at_work
 from holdfast.flow.change import state_of
 from holdfast.flow.conversing import session_behind
 from holdfast.flow.enforcing import Compacting, guard, record, token_limit
-from holdfast.flow.folding import check, flush_scope
-from holdfast.flow.tallies import Choose, Standing, Tally
+from holdfast.flow.folding import flush_scope
+from holdfast.flow.rules import check_rule
+from holdfast.flow.tallies import Choose, Standing, Tally, Wait
+from holdfast.flow.warned import warn
 from holdfast.ports import Acting, Ports
 from holdfast.records.compaction import (
-    PRESETS,
     Always,
     BudgetGuard,
     CompactionConfig,
@@ -34,24 +35,23 @@ from holdfast.records.compaction import (
     TokensOver,
     Trigger,
 )
-from holdfast.records.ids import check_id
 from holdfast.records.lines import Line
 from holdfast.records.messages import Message
 from holdfast.records.packs import Packed
 
-TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
-COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
 
-
-def add(ports: Ports, acting: Acting, session: str, given: Any, choose: Choose) -> Callable[[], None]:
+def add(
+    ports: Ports, acting: Acting, session: str, given: Any, choose: Choose, wait: Wait | None = None
+) -> Callable[[], None]:
     """A rule for a session: as such, a configuration, a preset's name, a guard or a recorder; gives what undoes it.
 
     A second one of the same name takes the place of the first. A configuration that is switched off leaves none.
+    `wait` is given by a client that can await what a rule does.
     """
-    rule = check_rule(ports, given)
+    rule = check_rule(ports, given, choose, awaits=wait is not None)
     place = (acting.tenant, session)
     standing = ports.rules.setdefault(place, Standing(choose))
-    standing.choose = choose
+    standing.choose, standing.wait = choose, wait or standing.wait
     standing.put(rule)
 
     def undo() -> None:
@@ -62,49 +62,6 @@ def add(ports: Ports, acting: Acting, session: str, given: Any, choose: Choose) 
     if isinstance(rule.action, CompactionConfig) and not rule.action.enabled:
         undo()
     return undo
-
-
-def check_rule(ports: Ports, given: Any) -> Rule:
-    """A rule that can be followed."""
-    if isinstance(given, str):
-        if given not in PRESETS:
-            raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
-        given = PRESETS[given]
-    if isinstance(given, CompactionConfig):
-        given = Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
-    elif isinstance(given, BudgetGuard):
-        given = Rule(GUARD, Always(), given)
-    elif isinstance(given, TelemetryRecorder):
-        given = Rule(TELEMETRY, Always(), given)
-    if not isinstance(given, Rule):
-        raise InvalidValue(
-            f"{type(given).__name__} is no rule. Give a Rule, a CompactionConfig, a preset's name, a BudgetGuard or a "
-            "TelemetryRecorder."
-        )
-    check_id(given.name, "rule name")
-    if not given.triggers or not all(isinstance(trigger, TRIGGERS) for trigger in given.triggers):
-        raise InvalidValue("A rule needs a trigger: MessagesOver, TokensOver, PackOverBudget or Always, or several.")
-    for trigger in given.triggers:
-        number = getattr(trigger, "n", None)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-            raise InvalidValue(f"{type(trigger).__name__} takes a whole number, 0 or more, not {number!r}.")
-    _check_action(ports, given.action)
-    return given
-
-
-def _check_action(ports: Ports, action: Any) -> None:
-    if isinstance(action, CompactionConfig):
-        check(ports, action)
-    elif isinstance(action, BudgetGuard):
-        for name in ("tokens", "cost", "pack"):
-            number = getattr(action, name)
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-                raise InvalidValue(f"A guard's {name} must be a whole number, 0 or more, not {number!r}.")
-    elif isinstance(action, TelemetryRecorder):
-        if action.record is not None and not callable(action.record):
-            raise InvalidValue("A TelemetryRecorder takes a function, or nothing.")
-    elif not callable(action):
-        raise InvalidValue("A rule's action must be a CompactionConfig, BudgetGuard, TelemetryRecorder or a function.")
 
 
 def rules_of(ports: Ports, acting: Acting, session: str) -> tuple[Rule, ...]:
@@ -148,15 +105,18 @@ def _looked(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[Fired, ..
     rules, packed = standing.rules, occasion.packed
     for rule in rules if packed is not None else ():
         if isinstance(rule.action, BudgetGuard) and _is_due(ports, acting, standing, rule, occasion):
-            guard(ports, acting, occasion.stream, rule.action, packed)  # type: ignore[arg-type]
+            guard(ports, acting, occasion.stream, rule, packed)  # type: ignore[arg-type]
+    if is_at_work():
+        return ()
     fired: list[Fired] = []
-    # A recorder tells what came of the others, so it comes last.
-    for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
-        if isinstance(rule.action, BudgetGuard):
-            continue
-        found = _fired(ports, acting, standing, rule, occasion, tuple(fired))
-        if found is not None:
-            fired.append(found)
+    with at_work():
+        # A recorder tells what came of the others, so it comes last.
+        for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
+            if isinstance(rule.action, BudgetGuard):
+                continue
+            found = _fired(ports, acting, standing, rule, occasion, tuple(fired))
+            if found is not None:
+                fired.append(found)
     return tuple(fired)
 
 
@@ -168,24 +128,29 @@ def _fired(
         if not _is_due(ports, acting, standing, rule, occasion):
             return None
         if isinstance(rule.action, TelemetryRecorder):
-            record(ports, rule.action, occasion, before)
+            _awaited(standing, rule, record(ports, rule.action, occasion, before))
             return None
         if isinstance(rule.action, CompactionConfig):
             found = _compacted(ports, acting, standing, rule, rule.action, occasion)
         else:
-            made = rule.action(occasion)
+            made = _awaited(standing, rule, rule.action(occasion))
             found = Fired(rule=rule.name, made=() if made is None else (made,))
     except Exception as error:  # noqa: BLE001  # It may be anybody's code, and the append is done.
         found = Fired(rule=rule.name, error=words(error))
     if found is not None and found.error is not None:
-        _warn(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
+        warn(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
     return found
 
 
-def _warn(text: str) -> None:
-    """Also where warnings are made errors, what was done is done."""
-    with suppress(RuntimeWarning):
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+def _awaited(standing: Standing, rule: Rule, made: Any) -> Any:
+    """What a function gave; what has to be awaited is, where that can be."""
+    if not inspect.isawaitable(made):
+        return made
+    if standing.wait is not None:
+        return standing.wait(made)
+    if inspect.iscoroutine(made):
+        made.close()
+    raise InvalidValue(f"What the rule {rule.name} does must be awaited, and only the asyncio client does that.")
 
 
 def _is_due(ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion) -> bool:

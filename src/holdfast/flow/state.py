@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import decode, decode_event, encode
 from holdfast.errors import KeyReused
 from holdfast.flow import redacting
@@ -33,7 +35,7 @@ _BY_MEANING: Final = frozenset({"vectors"})
 
 
 def storage(ports: Ports, acting: Acting) -> Storage:
-    """The journaled store of one tenant, with its rules."""
+    """The journaled store of one tenant, with its rules. Flows that write keys of our own take `unreserved`."""
     assert ports.transients is not None
     return Storage(
         store=JournaledStore(ports, acting),
@@ -42,7 +44,13 @@ def storage(ports: Ports, acting: Acting) -> Storage:
         transients=ports.transients,
         tenant=acting.tenant,
         embedder=ports.embedder,
+        reserving=True,
     )
+
+
+def unreserved(ports: Ports, acting: Acting) -> Storage:
+    """The same for what holdfast itself writes."""
+    return replace(storage(ports, acting), reserving=False)
 
 
 class JournaledStore:

@@ -30,10 +30,18 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     transients: Transients
     tenant: str
     embedder: Embedder | None = None
+    reserving: bool = False
+    """Whether some keys are holdfast's own, so that whoever writes by these rules is refused them."""
 
     def place(self, scope: str) -> tuple[str, str]:
         """Where transient entries of a scope lie."""
         return (self.tenant, scope)
+
+
+def check_writable(storage: Storage, *keys: str) -> None:
+    """Refuse keys that are not for callers to write."""
+    if storage.reserving:
+        rules.check_not_reserved(*keys)
 
 
 def needs(storage: Storage, capability: str, what: str) -> None:

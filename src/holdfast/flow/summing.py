@@ -23,6 +23,7 @@ from holdfast.flow.conversing import counting
 from holdfast.flow.lines import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
 from holdfast.flow.pinning import leading
 from holdfast.flow.showing import current, event_at, field
+from holdfast.flow.weighing import check_shorter, sizes
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.conversations import Segment, Stretch, SummaryContent, SummaryMade
 from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
@@ -151,12 +152,14 @@ def note(
 def drafted(
     ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
 ) -> Draft:
-    """The event of a summary; refuses one that says nothing."""
+    """The event of a summary; refuses one that says nothing, or that would make the context no smaller."""
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
     if ports.redact is not None:
         text, state = redacting.text(ports.redact, text), redacting.value(ports.redact, state)
     tokenizer, info = counting(ports, acting, plan.stream)
+    tokens = summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
+    check_shorter(plan.messages, tokens, sizes(ports, acting, plan.stream))
     own = next((one for one in plan.covers if one.stream == plan.stream), Stretch(plan.stream, 0, 0))
     facts = SummaryMade(
         summary=ulid_text(ports.ids.ulid()),
@@ -165,7 +168,7 @@ def drafted(
         shared=tuple(one for one in plan.covers if one.stream != plan.stream),
         at_version=plan.at_version,
         messages=len(plan.messages),
-        tokens=summary_tokens(text, tokenizer, framing_of(info.provider, info.name)),
+        tokens=tokens,
         tokenizer=tokenizer.name,
         trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
         method=method,

@@ -7,7 +7,7 @@ line looked at again: from its end, and no further than to know that it is over.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,8 @@ PATIENCE = 8
 
 Choose = Callable[[Any], Summarizer]
 """What makes a summarizer of whatever a configuration names, or of nothing."""
+Wait = Callable[[Awaitable[Any]], Any]
+"""What gives, to a thread that waits, what something that is to be awaited gives."""
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ class Standing:
     def __init__(self, choose: Choose) -> None:
         self.rules: tuple[Rule, ...] = ()
         self.choose = choose
+        self.wait: Wait | None = None
         self._tallies: dict[str, Tally] = {}
         self._quiet: dict[tuple[str, str], Line] = {}
         self.after_fork()

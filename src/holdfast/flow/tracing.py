@@ -30,6 +30,7 @@ from holdfast.records.scope import MAIN_THREAD, parse_scope
 
 MOST_PACKS: Final = 1_000
 """Packs that a trace looks at, newest first."""
+LARGEST: Final = 2**63 - 1
 
 
 def why(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
@@ -136,8 +137,8 @@ def _nearest(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, 
 
 def packs(ports: Ports, acting: Acting, line: str, limit: int | None = None) -> list[PackInfo]:
     """The journaled packs of a line, newest first: all, or the newest `limit`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise InvalidValue(f"limit must be a number of packs, not {limit!r}.")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= LARGEST):
+        raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
     line_of(ports, acting, line)
     return [_info(event) for event in islice(packed.journaled(ports, acting, line), limit)]
 

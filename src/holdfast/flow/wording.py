@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar, copy_context
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.core import worded
-from holdfast.core.counting import framing_of, message_tokens
+from holdfast.core.counting import framing_of
 from holdfast.core.custom import chosen_by, segments_of
 from holdfast.core.extract import fit
 from holdfast.core.state_extract import as_text, extracted
 from holdfast.core.strategies import marker
 from holdfast.errors import SummaryFailed
 from holdfast.flow.conversing import counting
-from holdfast.flow.summing import Plan, source
+from holdfast.flow.summing import Plan, source, summary_tokens
+from holdfast.flow.weighing import SMALL, gone, sizes, within
 from holdfast.ports import Acting, Ports, Summarizer
 from holdfast.records.compaction import CompactionConfig
-from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
+
+BUILT_IN: Final = "extractive"
+"""The name of the summarizer that is used where nobody gave one."""
+SLACK: Final = 2
+"""Counts of parts are a little less than the count of the whole."""
+ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
+"""How long what is being asked for a summary may take."""
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,26 +57,41 @@ def shortened(words: Words, most: int) -> Words:
 
 
 def _told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
-    count = counting(ports, acting, plan.stream)[0].count
-    most, messages = config.summary_tokens, plan.messages
+    count, messages = counting(ports, acting, plan.stream)[0].count, plan.messages
     match config.strategy:
         case "summarise_oldest":
+            most = allowed(ports, acting, plan, config, summarizer.name)
             text = in_time(config.timeout, lambda: summarizer.summarise(source(plan), max_tokens=most))
-            return _words(config, text, CompactionLevel.MODERATE, method=summarizer.name)
+            return summarised(config, text, summarizer.name, count)
         case "extract_state":
             state = extracted(messages)
-            text = as_text(state, most, count)
+            text = as_text(state, allowed(ports, acting, plan, config), count)
             return _words(config, text, CompactionLevel.MODERATE, state=state)
         case "truncate_at" | "sliding_window":
             left_out = sum(1 for message in messages if not message.pinned)
             return _words(config, marker(left_out), CompactionLevel.AGGRESSIVE)
         case "priority":
-            made = worded.by_priority(messages, most, count)
+            made = worded.by_priority(messages, allowed(ports, acting, plan, config), count)
         case "policy_trim":
-            made = worded.by_policy(messages, most, count)
+            made = worded.by_policy(messages, allowed(ports, acting, plan, config), count)
         case _:
             made = _chosen(ports, acting, plan, config)
     return _words(config, made.text, made.level)
+
+
+def allowed(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, method: str = BUILT_IN) -> int:
+    """How many tokens words may take: of our own so few that they are small, or shorter than what they stand for."""
+    if method != BUILT_IN:
+        return config.summary_tokens
+    tokenizer, info = counting(ports, acting, plan.stream)
+    saved = gone(plan.messages, sizes(ports, acting, plan.stream))
+    around = SLACK + summary_tokens("", tokenizer, framing_of(info.provider, info.name))
+    return min(config.summary_tokens, max(saved, SMALL) - around)
+
+
+def summarised(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> Words:
+    """What a summarizer said, cut to what it was allowed: not every model keeps to that."""
+    return _words(config, within(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
 
 
 def _words(
@@ -91,17 +114,6 @@ def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) 
     return worded.of_kept(plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay})
 
 
-def sizes(ports: Ports, acting: Acting, stream: str) -> Callable[[Message], int]:
-    """The tokens of stored messages of a line, as they were counted or else are now."""
-    tokenizer, info = counting(ports, acting, stream)
-    framing = framing_of(info.provider, info.name)
-
-    def size(message: Message) -> int:
-        return message_tokens(message, tokenizer.count, framing) if message.tokens is None else message.tokens
-
-    return size
-
-
 def in_time(seconds: float | None, work: Callable[[], str]) -> str:
     """What a summarizer gives. If it takes too long, nobody waits for it any more, and what it gives later is lost."""
     if seconds is None:
@@ -110,17 +122,24 @@ def in_time(seconds: float | None, work: Callable[[], str]) -> str:
     errors: list[BaseException] = []
 
     def run() -> None:
+        ALLOWED.set(seconds)
         try:
             answers.append(work())
         except BaseException as error:  # noqa: BLE001  # Whoever waits raises it.
             errors.append(error)
 
-    # Not from a pool: its threads would keep the process alive for as long as one of them hangs.
-    thread = threading.Thread(target=run, name="holdfast-summary", daemon=True)
+    # Not from a pool: its threads would keep the process alive for as long as one of them hangs. With the context of
+    # whoever waits: it knows the loop that an async summarizer is awaited on.
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="holdfast-summary", daemon=True)
     thread.start()
     thread.join(seconds)
     if errors:
         raise errors[0]
     if not answers:
-        raise SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
+        raise too_long(seconds)
     return answers[0]
+
+
+def too_long(seconds: float) -> SummaryFailed:
+    """A summarizer that nobody waits for any more."""
+    return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")

@@ -19,8 +19,8 @@ from holdfast.core.codec import decode_facts
 from holdfast.core.place import new_head, place
 from holdfast.core.project import project
 from holdfast.core.searchable import SAID
-from holdfast.errors import Closed, NotFound, Unsupported
-from holdfast.journal.memory_copying import MemoryCopying
+from holdfast.errors import NotFound, Unsupported
+from holdfast.journal.memory_undoing import Before, MemoryUndoing
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
@@ -33,7 +33,7 @@ from holdfast.records.settings import Settings
 Stream = tuple[str, str]
 
 
-class MemoryJournal(MemoryCopying):
+class MemoryJournal(MemoryUndoing):
     """Events, heads and rows in lists and dicts under one lock."""
 
     capabilities: frozenset[str] = frozenset()
@@ -66,12 +66,14 @@ class MemoryJournal(MemoryCopying):
         self._tables = MemoryTables()
         self._texts = MemoryTexts() if self._indexed else None
         self._vectors = MemoryVectors()
+        self._torn: Before | None = None
 
     # writing
 
     def append(self, batch: Batch) -> Appended:
         """Check every part, then write all of them."""
         with self._open():
+            self._mend()  # It may have been torn while this thread waited.
             earlier = self._earlier(batch)
             if earlier is not None:
                 return earlier
@@ -112,30 +114,32 @@ class MemoryJournal(MemoryCopying):
         return [] if seq is None else self._from(seq, len(part.events))
 
     def _write(self, batch: Batch, heads: dict[str, Head]) -> Appended:
-        before = self._tables.mark()
-        known = {name: list(subjects) for name, subjects in self._subjects.items()}
+        """All of a batch, or nothing of it: also where it is stopped in the middle."""
+        before = self._before(batch)
+        try:
+            return self._put(batch, heads)
+        except BaseException:
+            self._torn = before
+            self._take_back(before)
+            raise
+
+    def _put(self, batch: Batch, heads: dict[str, Head]) -> Appended:
         written: list[StoredEvent] = []
         placed: list[Placed] = []
-        try:
-            for artifact in batch.artifacts:
-                self._tables.known_artifacts.add((batch.tenant, artifact.name))
-            for part in batch.parts:
-                head = heads[part.stream]
-                seq = self._position + len(written) + 1
-                events, after = place(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
-                for event in events:
-                    self._project(event)
-                heads[part.stream] = replace(after, id=head.id)
-                written.extend(events)
-                placed.append(
-                    Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
-                )
-        except BaseException:
-            self._tables.undo(before)
-            self._subjects = known
-            raise
         for artifact in batch.artifacts:
+            self._tables.known_artifacts.add((batch.tenant, artifact.name))
             self._artifacts[batch.tenant, artifact.name] = artifact
+        for part in batch.parts:
+            head = heads[part.stream]
+            seq = self._position + len(written) + 1
+            events, after = place(batch, part, head, seq, lambda name: self._pseudonym(batch.tenant, name))
+            for event in events:
+                self._project(event)
+            heads[part.stream] = replace(after, id=head.id)
+            written.extend(events)
+            placed.append(
+                Placed(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+            )
         self._keep(written)
         self._index(written)
         self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
@@ -264,8 +268,3 @@ class MemoryJournal(MemoryCopying):
 
     def close(self) -> None:
         self._closed = True
-
-    def _open(self) -> threading.RLock:
-        if self._closed:
-            raise Closed
-        return self._lock

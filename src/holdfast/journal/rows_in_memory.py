@@ -22,19 +22,19 @@ class MemoryTables:
         self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
         self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
         self._histories: dict[tuple[str, str, str], list[int]] = {}
-        self._log: list[tuple[str, Key, Kept | None]] = []
+        self._log: list[tuple[str, Key, Kept | None, Kept | None]] = []
         self.known_artifacts: set[tuple[str, bytes]] = set()
 
-    def mark(self) -> int:
+    def mark(self) -> None:
         """A point to come back to."""
         self._log.clear()
-        return 0
 
-    def undo(self, mark: int) -> None:
-        """Back to the point."""
-        while len(self._log) > mark:
-            table, key, before = self._log.pop()
-            self._set(table, key, before)
+    def undo(self) -> None:
+        """Back to the point. What stopped in the middle may be done again."""
+        while self._log:
+            table, key, before, after = self._log[-1]
+            self._set(table, key, after, before)
+            self._log.pop()
 
     def apply(self, tenant: str, stream: str, change: Change) -> None:
         """One row change of one event."""
@@ -98,14 +98,17 @@ class MemoryTables:
         return (tenant, *key, stream) if table.per_stream else (tenant, *key)
 
     def _store(self, table: Table, key: Key, kept: Kept | None) -> None:
-        self._log.append((table.name, key, self._rows[table.name].get(key)))
-        self._set(table.name, key, kept)
+        before = self._rows[table.name].get(key)
+        self._log.append((table.name, key, before, kept))
+        self._set(table.name, key, before, kept)
 
-    def _set(self, table: str, key: Key, kept: Kept | None) -> None:
-        before = self._rows[table].pop(key, None) if kept is None else self._rows[table].get(key)
-        if before is not None:
-            self._of[table, key[0], before[0]].pop(key, None)
-        if kept is not None:
+    def _set(self, table: str, key: Key, gone: Kept | None, kept: Kept | None) -> None:
+        """One row in place of another, either of which may be missing."""
+        if gone is not None:
+            self._of.get((table, key[0], gone[0]), {}).pop(key, None)
+        if kept is None:
+            self._rows[table].pop(key, None)
+        else:
             self._rows[table][key] = kept
             self._of.setdefault((table, key[0], kept[0]), {})[key] = None
         if table == "state_history":

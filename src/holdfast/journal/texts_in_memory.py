@@ -29,6 +29,17 @@ class MemoryTexts:
         stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
         return Placed(tenant, stream, event)
 
+    def begin(self) -> None:
+        """What is indexed from here on can be taken back, until the next time."""
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN")
+
+    def take_back(self) -> None:
+        """As it was. Nothing more is to be taken back if this was done already."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
     def index(
         self,
         events: Iterable[StoredEvent],

@@ -9,6 +9,7 @@ from holdfast.core.decide.amounts import whole
 from holdfast.core.fencing import TRUSTED, lowest
 from holdfast.core.stack import live_frame
 from holdfast.core.strategies import priority_of
+from holdfast.core.telling import FILE, KIND_TRUST
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import TRUST_LEVELS, Draft
@@ -46,12 +47,8 @@ def add_handle(
         raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
     if trust is not None and trust not in TRUST_LEVELS:
         raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
-    vouched = lowest(trust or by, by)
-    if priority == "critical" and vouched not in TRUSTED:
-        raise InvalidValue(
-            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
-            "must show. Attach it as high."
-        )
+    if priority == "critical":
+        _check_critical(kind, lowest(trust or by, by), content)
     frame = live_frame(state, frame_id)
     known = frame.handles.get(handle_id)
     newest = max((handle.position for handle in frame.handles.values()), default=0)
@@ -67,6 +64,22 @@ def add_handle(
         call=call,
     )
     return [Draft(type="frame.handle_added", facts=facts, content=content)]
+
+
+def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> None:
+    """Refuse what no pack must depend on: words of who may not instruct, by who attaches them or by their kind."""
+    if vouched not in TRUSTED:
+        raise InvalidValue(
+            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
+            "must show. Attach it as high."
+        )
+    of_file = kind == "document" and content.body is None and (content.target or "").startswith(FILE)
+    if kind in KIND_TRUST or of_file:
+        what = "A file" if of_file else f"Evidence of the kind {kind}"
+        raise InvalidValue(
+            f"{what} cannot be critical: others say what is in it, and it may not be there. Attach it as high, or name "
+            "it in include= of a pack."
+        )
 
 
 def remove_handles(

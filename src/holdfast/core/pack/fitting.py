@@ -325,6 +325,7 @@ def _too_small(budget: int, required: int) -> BudgetTooSmall:
 def _too_few(most: int, required: int) -> BudgetTooSmall:
     return BudgetTooSmall(
         f"A pack of {most} messages is too small: the first instructions, what is pinned and the newest round need "
-        f"{required}. Raise max_messages to that.",
+        f"{required} messages. Raise max_messages to that.",
         required=required,
+        unit="messages",
     )

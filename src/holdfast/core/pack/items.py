@@ -127,6 +127,9 @@ def shown(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> 
 
 def remade_text(text: str, recipe: str | None, id: str) -> str:
     """A text cut as a recipe says."""
-    if recipe is None:
-        return text
-    return cut(text, int(recipe.partition(":")[2]), id)[0]
+    return text_as_cut(text, recipe, id)[0]
+
+
+def text_as_cut(text: str, recipe: str | None, id: str) -> tuple[str, int]:
+    """A text cut as a recipe says, and how many characters that leaves out."""
+    return (text, 0) if recipe is None else cut(text, int(recipe.partition(":")[2]), id)

@@ -17,7 +17,7 @@ from holdfast.core.soundness import changed
 from holdfast.core.wire.parts import is_parts
 from holdfast.records.messages import Message
 
-_TRAILING: Final = late(r"(?m)[ \t]+$")
+_TRAILING: Final = late(r"(?m)(?<![ \t])[ \t]+$")
 _BLANK_LINES: Final = late(r"\n{3,}")
 
 

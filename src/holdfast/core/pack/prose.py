@@ -14,37 +14,38 @@ from holdfast.core.patterns import late
 FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
 _STRUCTURE: Final = late(
     r"""
-    ^[ \t]+\S                                # an indented line
-    | ^[\[{(<>|\#]                           # brackets, markup, tables, comments, prompts
-    | [{};|\\]\s*$                           # an end of a statement, or a line that goes on
-    | ^(?:diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|-\s)                            # a diff, a list, a document of YAML
-    | ^(?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
-    | ^(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b   # a query
-    | ^[\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=      # an assignment
-    | ^[\w.]+\([^\n]*\)\s*$                   # a call
-    | ^(?:echo|ECHO|print|PRINT|puts|REM|rem)\b | ^[\w.-]+[ \t]+(["'])[^\n]*\1\s*$          # a call without brackets
-    | ^[^,\s]+,\S | ^[^;\s]+;\S               # columns between commas
-    | \S\t+\S | \S[ ]{3,}\S | [\u2500-\u259f]   # columns of a table
-    | \s--?[A-Za-z]                           # options of a command
-    | \"{3} | '{3} | <<                       # texts within code
-    | [{}\\] | \w\(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
-    | \s[=<>|+*/%^;\#]+\s                     # operators, and comments after code
-    | \d:\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
+    ^(?: [ \t]+\S                              # an indented line
+    | [\[{(<>|\#]                              # brackets, markup, tables, comments, prompts
+    | diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|[-*]\s                           # a diff, a list, a document of YAML
+    | (?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
+    | (?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b    # a query
+    | (?i:select\b[^\n]*\bfrom|insert\ into|update\b[^\n]*\bset|delete\ from|(?:create|alter)\ table)\b
+    | [\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=        # an assignment
+    | [\w.]+\([^\n]*\)\s*$                     # a call
+    | (?:echo|ECHO|print|PRINT|puts|REM|rem)\b | [\w.-]+[ \t]+["'][^\n]*["']\s*$             # a call without brackets
+    | [^,\s]+,\S | [^;\s]+;\S )                # columns between commas
+    | [{}\\\u2500-\u259f] | [;|]\s*$           # blocks, tables, and ends of statements
+    | \t\S | [ ]{3}\S                          # columns of a table
+    | [ ](?:--?[A-Za-z] | [=<>|+*/^;\#]+\s)    # options of a command, operators, comments after code
+    | \"{3} | '{3} | << | \(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
+    | :\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
     """,
     re.MULTILINE | re.VERBOSE,
 )
 _KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
 _FEW_KEYS: Final = 2
 
-_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"
-_OPENING = r"[(\"'“‘«¿¡*_]*+"
-_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"
-_WORD: Final = late(rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)")
+_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"  # noqa: RUF001
+_OPENING = r"[(\"'“‘«¿¡*_]*+"  # noqa: RUF001
+_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"  # noqa: RUF001
+_WORD: Final = late(
+    rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)"  # noqa: RUF001
+)
 _NUMBER: Final = late(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
 _START: Final = late(rf"{_OPENING}([^\W\d_])")
-_END: Final = late(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")
+_END: Final = late(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
 _CJK: Final = late(r"[\u3040-\u30ff\u3400-\u9fff]")
-_CJK_END: Final = late(r"[。！？][」』）]*+")
+_CJK_END: Final = late(r"[。！？][」』）]*+")  # noqa: RUF001
 
 MOSTLY: Final = 80
 """Of a hundred lines, how many are sentences at least."""

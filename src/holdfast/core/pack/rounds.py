@@ -119,13 +119,24 @@ def lighter(messages: Sequence[Message], most: int, name: Name) -> tuple[list[Me
 
 def remade(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
     """A round in the form that a recipe names."""
+    return retold(messages, recipe, line)[0]
+
+
+def retold(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
+    """A round in the form that a recipe names, and how many characters that leaves out."""
 
     def name(message: Message) -> str | None:
         return handle_of(message, line) or None
 
-    shown = list(messages)
+    shown, left_out = list(messages), 0
     for step in recipe:
         what, _, amount = step.partition(":")
-        light_now = what == LIGHT
-        shown = lighter(shown, int(amount), name)[0] if light_now else applied(shown, (step,), name).messages
-    return shown
+        if what == LIGHT:
+            shorter, missing = lighter(shown, int(amount), name)
+        else:
+            made = applied(shown, (step,), name)
+            shorter, missing = made.messages, sum(cut.left_out for cut in made.cuts)
+            if what == "calls":
+                missing = sum(map(_length, shown)) - sum(map(_length, shorter))
+        shown, left_out = shorter, left_out + missing
+    return shown, left_out

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from holdfast.core.wire.calls import arguments_object, failed, shown_result
 from holdfast.core.wire.ids import Ids, WireIds
 from holdfast.core.wire.order import call_of, in_order, kept_for
-from holdfast.core.wire.parts import bytes_of, encoded, file_id_of, own, parts_of, said_instead
+from holdfast.core.wire.parts import bytes_of, encoded, file_id_of, item_of, own, parts_of, said_instead
 from holdfast.core.wire.roles import NOTHING_SAID
 from holdfast.records.messages import Message, Part
 
@@ -152,7 +152,7 @@ def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[B
             yield {"type": "tool_use", **made, **kept_for(message, "anthropic", "calls", at)}
     elif kind in ("reasoning", "other"):
         if part.get("provider") == "anthropic":
-            yield dict(part["item"])
+            yield item_of(part)
     elif kind in ("image", "file"):
         yield {"type": "text", "text": said_instead(part)}
     else:
@@ -165,7 +165,7 @@ def _given(part: Part) -> Iterator[Block]:
     if kind in ("text", "refusal"):
         yield from _text(part)
     elif kind == "other" and part.get("provider") == "anthropic":
-        yield dict(part["item"])
+        yield item_of(part)
     elif kind in ("image", "file", "other"):
         source = _source(part) if kind != "other" else None
         if source is None:

@@ -11,7 +11,17 @@ from typing import Any
 from holdfast.core.wire.calls import custom_input, shown_result
 from holdfast.core.wire.ids import WireIds
 from holdfast.core.wire.order import is_custom, kept_for
-from holdfast.core.wire.parts import address_of, bytes_of, encoded, file_id_of, own, parts_of, said_instead
+from holdfast.core.wire.parts import (
+    address_of,
+    bytes_of,
+    copied,
+    encoded,
+    file_id_of,
+    item_of,
+    own,
+    parts_of,
+    said_instead,
+)
 from holdfast.records.messages import Message, Part
 
 _NOT_IN_A_NAME = re.compile(r"[\s<|\\/>]+")
@@ -54,7 +64,7 @@ def _part(part: Part, role: str, exact: bool) -> dict[str, Any] | None:
     if kind in ("reasoning", "call"):
         return None
     if kind == "other" and part.get("provider") == "openai":
-        return dict(part["item"])
+        return item_of(part)
     if kind == "other" and role == "assistant":
         return None
     shown = None
@@ -67,10 +77,10 @@ def _image(part: Part) -> dict[str, Any] | None:
     url = address_of(part)
     if url is None:
         return None
-    kept = dict(own(part, "openai"))
+    kept = own(part, "openai")
     image = {"url": url, **kept.pop("image_url", {})}
     if part.get("detail") is not None:
-        image["detail"] = part["detail"]
+        image["detail"] = copied(part["detail"])
     return {"type": "image_url", "image_url": image, **kept}
 
 

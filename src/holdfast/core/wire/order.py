@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.wire.notes import Notes
-from holdfast.core.wire.parts import parts_of
+from holdfast.core.wire.parts import copied, parts_of
 from holdfast.records.messages import Message, Part, ToolCallRequest
 
 Extras = dict[str, dict[str, Any]]
@@ -74,11 +74,11 @@ def metadata_of(provider: str, notes: Notes, **kinds: Mapping[str, Any]) -> dict
 
 
 def kept_for(message: Message, provider: str, kind: str, index: int | None = None) -> dict[str, Any]:
-    """What a message, or one of its calls or results, has kept for a provider."""
+    """What a message, or one of its calls or results, has kept for a provider; a copy."""
     found: Any = (message.metadata or {}).get(provider)
     for key in (kind,) if index is None else (kind, str(index)):
         found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+    return copied(found) if isinstance(found, dict) else {}
 
 
 def is_custom(message: Message, index: int) -> bool:

@@ -44,10 +44,22 @@ def extras_of(item: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]
     }
 
 
+def copied(value: Any) -> Any:
+    """Data that shares no list and no mapping with what it was made from: a request is its caller's to change."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    return [copied(inner) for inner in value] if isinstance(value, list) else value
+
+
 def own(part: Part, provider: str) -> dict[str, Any]:
-    """What a provider wrote in this part that is its own."""
+    """What a provider wrote in this part that is its own; a copy."""
     kept = part.get(provider)
-    return kept if isinstance(kept, dict) else {}
+    return copied(kept) if isinstance(kept, dict) else {}
+
+
+def item_of(part: Part) -> dict[str, Any]:
+    """What only its provider understands, as it came; a copy."""
+    return {key: copied(value) for key, value in dict(part["item"]).items()}
 
 
 def malformed_part(item: Any, notes: Notes) -> None:

@@ -8,7 +8,17 @@ from typing import Any
 from holdfast.core.wire.calls import custom_input, shown_result
 from holdfast.core.wire.ids import WireIds
 from holdfast.core.wire.order import call_of, in_order, is_custom, kept_for
-from holdfast.core.wire.parts import address_of, bytes_of, encoded, file_id_of, own, parts_of, said_instead
+from holdfast.core.wire.parts import (
+    address_of,
+    bytes_of,
+    copied,
+    encoded,
+    file_id_of,
+    item_of,
+    own,
+    parts_of,
+    said_instead,
+)
 from holdfast.records.messages import Message, Part, ToolCallResult
 
 _SPOKEN = ("text", "refusal")
@@ -24,9 +34,9 @@ def rendered(
         return [
             _output(messages, index, at, result, wire, exact=exact) for at, result in enumerate(message.tool_results)
         ]
-    alone = [part["item"] for part in parts_of(message) if part.get("alone") and part.get("provider") == "responses"]
+    alone = [item_of(part) for part in parts_of(message) if part.get("alone") and part.get("provider") == "responses"]
     if alone:
-        return [dict(item) for item in alone]
+        return alone
     content: str | list[dict[str, Any]]
     if isinstance(message.content, str):
         content = message.content
@@ -47,7 +57,7 @@ def _assistants(message: Message, index: int, wire: WireIds) -> list[dict[str, A
         out += _spoken(spoken)
         spoken = [part] if kind in _SPOKEN else []
         if kind in ("reasoning", "other") and part.get("provider") == "responses":
-            out.append(dict(part["item"]))
+            out.append(item_of(part))
         elif kind == "call":
             out += _call(message, index, part, wire)
         elif kind in ("image", "file"):
@@ -105,7 +115,7 @@ def _part(part: Part, exact: bool) -> dict[str, Any]:
     """A part of what a model is given."""
     kind = part.get("type")
     if kind == "other" and part.get("provider") == "responses":
-        return dict(part["item"])
+        return item_of(part)
     if kind in _SPOKEN:
         extras = {key: value for key, value in own(part, "responses").items() if key != "message"}
         return {"type": "input_text", "text": part["text"], **extras}
@@ -120,7 +130,7 @@ def _image(part: Part) -> dict[str, Any] | None:
     if kept is None and url is None:
         return None
     place = {"image_url": url} if kept is None else {"file_id": kept}
-    return {"type": "input_image", "detail": part.get("detail") or "auto", **place}
+    return {"type": "input_image", "detail": copied(part.get("detail")) or "auto", **place}
 
 
 def _file(part: Part, exact: bool) -> dict[str, Any] | None:
@@ -138,5 +148,5 @@ def _file(part: Part, exact: bool) -> dict[str, Any] | None:
     if isinstance(name, str):
         file["filename"] = name
     if part.get("detail") is not None:
-        file["detail"] = part["detail"]
+        file["detail"] = copied(part["detail"])
     return file

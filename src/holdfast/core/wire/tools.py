@@ -2,7 +2,7 @@
 
 A function tool is one `ToolDef` whichever form it came in: its name, description, schema and
 whether it is strict; options that only one provider has are left out. A tool that a provider hosts
-itself is kept as it is and told to that provider only.
+itself is kept as it is and told to that provider only. What is written out is a copy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.core.codec import encode
 from holdfast.core.wire.given import plain
 from holdfast.core.wire.notes import Notes
+from holdfast.core.wire.parts import copied
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolDef
 
@@ -69,11 +70,13 @@ def to_openai(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     for tool in tools:
         if tool.raw is None:
             strict = {} if tool.strict is None else {"strict": tool.strict}
-            out.append({"type": "function", "function": {**_described(tool), "parameters": tool.parameters, **strict}})
+            told = {**_described(tool), "parameters": copied(tool.parameters), **strict}
+            out.append({"type": "function", "function": told})
         elif _owner(tool.raw) == "openai":
-            out.append(dict(tool.raw))
+            out.append(copied(tool.raw))
         elif _is_custom(tool.raw):
-            out.append({"type": "custom", "custom": {key: tool.raw[key] for key in tool.raw if key != "type"}})
+            inner = {key: value for key, value in tool.raw.items() if key != "type"}
+            out.append({"type": "custom", "custom": copied(inner)})
     return out
 
 
@@ -82,12 +85,12 @@ def to_responses(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
-            told = {**_described(tool), "parameters": tool.parameters, "strict": bool(tool.strict)}
+            told = {**_described(tool), "parameters": copied(tool.parameters), "strict": bool(tool.strict)}
             out.append({"type": "function", **told})
         elif _owner(tool.raw) == "responses":
-            out.append(dict(tool.raw))
+            out.append(copied(tool.raw))
         elif _is_custom(tool.raw):
-            out.append({"type": "custom", **tool.raw["custom"]})
+            out.append({"type": "custom", **copied(tool.raw["custom"])})
     return out
 
 
@@ -97,9 +100,9 @@ def to_anthropic(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     for tool in tools:
         if tool.raw is None:
             strict = {"strict": True} if tool.strict else {}
-            out.append({**_described(tool), "input_schema": tool.parameters, **strict})
+            out.append({**_described(tool), "input_schema": copied(tool.parameters), **strict})
         elif _owner(tool.raw) == "anthropic":
-            out.append(dict(tool.raw))
+            out.append(copied(tool.raw))
     return out
 
 

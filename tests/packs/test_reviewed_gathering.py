@@ -1,0 +1,138 @@
+"""What a pack asks of others is asked while nothing is held, and evidence answers a question by its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast import Frame, Holdfast
+from holdfast.flow import evidence, packing, seeing
+from holdfast.records.frames import Limits
+from holdfast.testing.clock import FrozenClock
+from tests.packs.reserved import remember
+
+WIDE = Limits(context_tokens=50_000)
+
+
+class Watched:
+    """A journal that knows whether somebody holds it."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal, self.held = journal, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        self.held += 1
+        try:
+            with self._journal.snapshot():
+                yield
+        finally:
+            self.held -= 1
+
+
+class Far:
+    """An embedder that notes how the journal was when it was asked."""
+
+    name, dimensions = "far", 4
+
+    def __init__(self) -> None:
+        self.watched: Any = None
+        self.held: list[int] = []
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
+        if query and self.watched is not None:
+            self.held.append(self.watched.held)
+        return [bytes((90, 60, 40, 30)) for _ in texts]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Holdfast, Far]]:
+    embedder = Far()
+    url = "memory:" if request.param == "memory" else str(tmp_path / "a.db")
+    with holdfast.open(url, embedder=embedder, durability="fast") as client:
+        embedder.watched = Watched(client._ports.journal)
+        yield Holdfast(replace(client._ports, journal=embedder.watched), client._acting, owner=False), embedder
+
+
+def known(hf: Holdfast) -> None:
+    remember(hf, "session/s", "x", {"text": "The garage code is 4471.", "trust": "user"})
+    hf.session("s").append(["What is the garage code?", {"role": "assistant", "content": "I will look."}])
+
+
+def recalled(pack: holdfast.ContextPack) -> list[str]:
+    return [one.text.splitlines()[-2] for one in pack.segments if one.kind == "memory"]
+
+
+def test_memories_are_searched_while_nothing_is_held(far: tuple[Holdfast, Far]) -> None:
+    hf, embedder = far
+    known(hf)
+    assert recalled(hf.session("s").pack(recall=2)) == ["The garage code is 4471."]
+    with hf.frame("Work", session="s", limits=WIDE) as frame, frame.frame("Below", limits=WIDE) as child:
+        assert recalled(frame.pack(9_000, recall=2)) == ["The garage code is 4471."]
+        assert recalled(child.pack(9_000, recall=2)) == []
+        assert recalled(child.pack(9_000, recall=2, query="garage code")) == ["The garage code is 4471."]
+    assert embedder.held == [0, 0, 0]
+
+
+def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], monkeypatch: pytest.MonkeyPatch) -> None:
+    hf, embedder = far
+    known(hf)
+    search = evidence.with_memories
+
+    def held(ports: Any, *given: Any) -> Any:
+        with ports.journal.snapshot():
+            return search(ports, *given)
+
+    monkeypatch.setattr(evidence, "with_memories", held)
+    hf.session("s").pack(recall=2)
+    assert embedder.held == [1]
+
+
+def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
+    hf, _ = far
+    seen, asked = seeing.seen_in("session/nobody/thread/main"), evidence.Asked(recall=2)
+    with pytest.raises(holdfast.SessionNotFound):
+        packing.pack(hf._ports, hf._acting, seen, asked)
+
+
+# relevance
+
+
+@pytest.fixture
+def frame() -> Iterator[Frame]:
+    """Nothing in it is newer than anything else."""
+    with holdfast.open("memory:", clock=FrozenClock()) as hf, hf.frame("Work", limits=WIDE) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("nuts", "She must not eat nuts."),
+        ("nuts", "NUTS, of any kind"),
+        ("Are there nuts?", "(nuts)"),
+        ("Nuts!", "what holds nuts_and_seeds"),
+        ("cr\u00e8me", "Creme br\u00fbl\u00e9e"),
+        ("\u6771\u4eac", "\u6771\u4eac\u90fd\u306e\u5730\u56f3"),
+    ],
+)
+def test_words_answer_a_question_whatever_stands_around_them(frame: Frame, query: str, body: str) -> None:
+    frame.attach("document", handle="other", body="something else")
+    frame.attach("document", handle="answers", body=body)
+    assert [one.handle_id for one in frame.pack(9_000).evidence] == ["other", "answers"]
+    assert [one.handle_id for one in frame.pack(9_000, query=query).evidence] == ["answers", "other"]
+
+
+def test_a_part_of_a_word_is_no_answer(frame: Frame) -> None:
+    frame.attach("document", handle="other", body="something else")
+    frame.attach("document", handle="peanuts", body="peanuts")
+    assert [one.handle_id for one in frame.pack(9_000, query="nuts").evidence] == ["other", "peanuts"]
