@@ -64,6 +64,8 @@ class Work(Tree):
         unit = self.alive(frame)
         if priority not in SCORES or kind not in ("document", "url", "artifact") or (tokens or 0) < 0:
             raise No("InvalidValue")
+        if priority == "critical" and kind != "document":
+            raise No("InvalidValue")  # Others say what is in it.
 
         def apply(_: Any) -> None:
             # A handle that is there keeps its place: a dict does the same.
