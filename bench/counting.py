@@ -28,6 +28,13 @@ class Counts(msgspec.Struct):
     pages: float = 0
     """Written."""
     pages_read: float = 0
+    commits: float = 0
+    """Of the connection that writes."""
+
+    def add(self, other: Counts) -> None:
+        """What was counted elsewhere as well."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def per(self, operations: int) -> Counts:
         """The same for one operation."""
@@ -65,29 +72,30 @@ def counting(journal: Any) -> Iterator[Counts]:
     connections = journal.connections
     with ExitStack() as undo:
         for name in ("writing", "reading"):
-            setattr(connections, name, _lending(getattr(connections, name), counts))
+            setattr(connections, name, _lending(getattr(connections, name), counts, writes=name == "writing"))
             undo.callback(delattr, connections, name)
         yield counts
 
 
-def _lending(lend: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
+def _lending(lend: Callable[..., Any], counts: Counts, *, writes: bool) -> Callable[..., Any]:
     @contextmanager
     def counted(**how: Any) -> Iterator[_Counted]:
         with lend(**how) as connection:
             if isinstance(connection, _Counted):
                 yield connection  # That of a snapshot, lent again within it: what it does is counted already.
                 return
-            with _traced(connection, counts):
+            with _traced(connection, counts, writes):
                 yield _Counted(connection, counts)
 
     return counted
 
 
 @contextmanager
-def _traced(connection: apsw.Connection, counts: Counts) -> Iterator[None]:
+def _traced(connection: apsw.Connection, counts: Counts, writes: bool) -> Iterator[None]:
     def note(event: dict[str, Any]) -> None:
         if event["code"] == apsw.SQLITE_TRACE_STMT:
             counts.statements += 1
+            counts.commits += writes and event["sql"] == "COMMIT"
         else:
             counts.vm_steps += event["stmt_status"][_STEPS]
 

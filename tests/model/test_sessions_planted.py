@@ -124,7 +124,7 @@ def end_forgets_other_lines(patch: Patch) -> None:
 def retracted_messages_in_packs(patch: Patch) -> None:
     original = lines._walk
 
-    def places(ports: Any, acting: Any, stream: str) -> Iterator[Any]:
+    def places(ports: Any, acting: Any, stream: str, page: int) -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as within:
             within.setattr(lines, "stands", lambda row, segment: True)
             line = lines.line_of(ports, acting, stream)

@@ -45,7 +45,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock) -> It
 def test_what_was_seen_when_the_journal_stood_at_a_cursor_is_seen_again(hf: Holdfast, clock: FrozenClock) -> None:
     walk = Walk(hf, clock, "as of")
     walk.everything_once()
-    known = recorded(walk, volume(150, 2_000), every=volume(5, 40))
+    known = recorded(walk, volume(100, 2_000), every=volume(5, 40))
     assert len(known) >= 10
     for cursor, before in known.items():
         assert seen(back(hf, cursor)) == before, f"at {cursor}"

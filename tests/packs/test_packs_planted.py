@@ -44,7 +44,7 @@ def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def pins_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds.Rounds, "pinned", lambda self, nth: False)
+    patch.setattr(rounds, "_pinned_rounds", lambda talk: {})
 
 
 def the_newest_round_may_go(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
+from holdfast.flow import recent
 from holdfast.flow.recent import Ending, RecentCache
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
@@ -42,6 +43,7 @@ def same(clients: Clients, thread: str = "main", budget: int = BUDGET) -> list[s
     packs = [hf.session("s", thread=thread).pack(budget) for hf in clients]
     assert len({pack.digest for pack in packs}) == 1
     assert len({pack.token_summary for pack in packs}) == 1
+    assert len({(pack._packed.window_start, pack._packed.cached_tokens) for pack in packs}) == 1
     return [message.text for message in packs[0].messages]
 
 
@@ -54,6 +56,59 @@ def test_first_instructions_may_come_one_by_one(clients: Clients) -> None:
     for nth in range(15):
         chat.append(words(nth))
         assert same(clients)[:3] == ["rule 0", "rule 1", "rule 2"]
+
+
+def emptied(chat: Session) -> None:
+    chat.rewind(before=chat.messages()[0])
+
+
+def begun_anew(chat: Session) -> None:
+    chat.reset()
+
+
+@pytest.mark.parametrize("change", [emptied, begun_anew], ids=lambda change: change.__name__)
+def test_what_a_line_begins_with_now_is_shown_in_a_pack_of_any_size(
+    clients: Clients, change: Callable[[Session], None]
+) -> None:
+    """A window of another size knows that there were no first instructions: that was another beginning."""
+    clients.one.session("s").append([words(nth) for nth in range(20)])
+    for budget in (BUDGET, 2 * BUDGET, BUDGET):
+        same(clients, budget=budget)
+    other = clients.two.session("s")
+    change(other)
+    other.append([{"role": "developer", "content": "Use metres."}, *(words(nth) for nth in range(20))])
+    for budget in (2 * BUDGET, BUDGET):
+        assert same(clients, budget=budget)[0] == "Use metres."
+
+
+@pytest.mark.parametrize("first", [("user", "Hello."), ("developer", "Use metres.")], ids=["said", "instructed"])
+def test_packs_of_different_sizes_by_turns_are_what_they_would_be_alone(
+    clients: Clients, first: tuple[str, str]
+) -> None:
+    chat = clients.one.session("s")
+    chat.append({"role": first[0], "content": first[1]})
+    for nth in range(30):
+        chat.append(words(nth))
+        if nth % 9 == 5:
+            chat.pin(chat.messages(3)[0])
+        for budget in (BUDGET, 3 * BUDGET):
+            shown = same(clients, budget=budget)
+    assert (shown[0] == first[1]) == (first[0] == "developer")
+
+
+def test_however_many_rows_are_asked_for_at_a_time_the_pack_is_the_same(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = clients.one.session("s")
+    chat.append([words(nth, nth % 7) for nth in range(90)])
+    chat.rewind(to=chat.messages()[70])
+    chat.append([words(nth, 1) for nth in range(9)])
+    shown = set()
+    for rows in (1, 2, 5, 17, 64):
+        monkeypatch.setattr(recent, "PAGE", rows)
+        monkeypatch.setattr(recent, "FEWEST", rows)
+        shown.add(clients.fresh.session("s").pack(3 * BUDGET).digest)
+    assert len(shown) == 1
 
 
 def test_a_pin_in_a_line_is_seen_in_those_that_branched_off(clients: Clients) -> None:
@@ -73,6 +128,17 @@ def test_what_another_client_erased_is_gone(clients: Clients) -> None:
     assert same(clients) == ["I am Bob.", "Hello."]
     clients.two.journal.erase("bob")
     assert same(clients) == ["[erased]", "Hello."]
+
+
+def test_the_pack_that_another_client_journaled_last_is_where_the_window_stays(clients: Clients) -> None:
+    mine, other = clients.one.session("s"), clients.two.session("s")
+    for nth in range(40):
+        (mine if nth % 3 else other).append(words(nth))
+        same(clients)
+        if nth % 4 == 1:
+            chat = mine if nth % 8 == 1 else other
+            chat.begin_model_call(chat.pack(BUDGET, stickiness=(nth % 5) / 10))
+    assert clients.one.session("s").pack(BUDGET).cached_share > 0
 
 
 @pytest.mark.parametrize("later", [3, 20])
@@ -149,8 +215,8 @@ def test_what_is_kept_does_not_grow_with_the_conversation(clients: Clients) -> N
     for nth in range(60):
         chat.append(words(nth))
         chat.pack(BUDGET)
-        recent = clients.one._ports.recent
-        assert isinstance(recent, RecentCache)
-        (known,) = (one for one in recent._kept.values() if isinstance(one, Ending))
+        kept = clients.one._ports.recent
+        assert isinstance(kept, RecentCache)
+        (known,) = (one for one in kept._kept.values() if isinstance(one, Ending))
         sizes.append(len(known.messages))
     assert max(sizes[20:]) <= max(sizes[10:20]) + 2

@@ -45,7 +45,7 @@ def brief(rng: random.Random) -> dict[str, Any]:
 
 def test_what_a_pack_shows_is_valid_for_every_provider_wherever_its_stable_part_ends() -> None:
     rng = seeded("rendered packs")
-    for _ in range(volume(250, 5_000)):
+    for _ in range(volume(120, 5_000)):
         messages, before = packed(rng), brief(rng)
         assert openai_problems(openai.render(messages, **before)["messages"]) == []
         assert responses_problems({**responses.render(messages, **before)}) == []
@@ -56,7 +56,7 @@ def test_what_a_pack_shows_is_valid_for_every_provider_wherever_its_stable_part_
 def test_marked_requests_have_the_sdks_types() -> None:
     rng = seeded("marked types")
     messages_type = TypeAdapter(list[MessageParam])
-    for _ in range(volume(30, 300)):
+    for _ in range(volume(15, 300)):
         messages = packed(rng)
         request = anthropic.render(messages, system="Be brief.", tools=TOOLS, stable=rng.randint(0, len(messages)))
         checked_against(messages_type, request["messages"])
@@ -146,13 +146,13 @@ def before_only(before: dict[str, Any]) -> AnthropicRequest:
 
 def test_marks_are_at_the_boundary_and_at_the_end_and_the_cache_is_hit() -> None:
     rng = seeded("marks")
-    for _ in range(volume(300, 8_000)):
+    for _ in range(volume(150, 8_000)):
         checked_marks(rng)
 
 
 def test_without_its_marks_a_request_is_what_it_was() -> None:
     rng = seeded("unmarked")
-    for _ in range(volume(150, 4_000)):
+    for _ in range(volume(80, 4_000)):
         messages, before = packed(rng), brief(rng)
         given = copy.deepcopy(messages)
         bare = anthropic.render(messages, **before)
@@ -167,7 +167,7 @@ def test_without_its_marks_a_request_is_what_it_was() -> None:
 
 def test_a_longer_request_is_the_same_up_to_the_end_of_the_one_before() -> None:
     rng = seeded("growing")
-    for _ in range(volume(150, 4_000)):
+    for _ in range(volume(80, 4_000)):
         messages, before = packed(rng), brief(rng)
         # As long as nothing was said, what follows may still join the system prompt.
         began = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))

@@ -41,7 +41,7 @@ def test_evidence_that_was_compacted_away_comes_back_byte_for_byte(tmp_path: Pat
             assert made.id is not None
             assert made.items_removed > 0
             assert sent(index.assemble_context_pack(frame=frame)) != before
-            check(hf, calls)
+            check(hf, calls if target == 0 else calls[:1])  # Nothing is left then that could be shown by chance.
             restored = index.restore_handles(frame, made.id)
             assert len(restored) == made.items_removed
             assert index.handles(frame) == bodies

@@ -395,7 +395,7 @@ CASES = {
 }
 
 
-SEED = 11
+SEED = 6
 """A walk in which every case comes up soon."""
 
 
@@ -412,8 +412,8 @@ def walked(generator: random.Random, times: int, steps: int) -> set[tuple[str, s
 
 
 def test_traces_say_of_every_pack_what_was_really_sent() -> None:
-    assert walked(seeded("why"), volume(5, 120), 90)
-    assert walked(random.Random(SEED), 3, 90) >= CASES, "every case came up"
+    assert walked(seeded("why"), volume(3, 120), 90)
+    assert walked(random.Random(SEED), 2, 90) >= CASES, "every case came up"
 
 
 def cut_is_called_shown(patch: pytest.MonkeyPatch) -> None:

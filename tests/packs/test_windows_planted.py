@@ -69,10 +69,47 @@ def a_result_of_a_pinned_call_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recent, "_changes_what_stays", changes)
 
 
+def a_line_always_begins_as_it_once_did(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recent, "_begins_plainly", lambda known, now: bool(known.places) and not known.leading)
+
+
+def the_pack_that_was_journaled_first_stays_the_last(patch: pytest.MonkeyPatch) -> None:
+    ending, first = recent.ending, dict[int, Any]()
+
+    def never_looked_at_again(ports: Any, *rest: Any) -> Ending:
+        found = ending(ports, *rest)
+        if found.packed is None or found.line is None or not ports.settings.cached_windows:
+            return found
+        seen = first.setdefault(id(ports), found.packed)
+        return replace(found, packed=replace(seen, version=found.line.packed))
+
+    patch.setattr(recent, "ending", never_looked_at_again)
+
+
+def no_line_has_first_instructions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recent, "_begins_plainly", lambda known, now: True)
+
+
 MEMORIES: list[tuple[Plant, Callable[[Clients], None]]] = [
     (erasures_are_not_looked_for, remembered.test_what_another_client_erased_is_gone),
     (lines_that_are_shared_are_not_looked_at, remembered.test_a_pin_in_a_line_is_seen_in_those_that_branched_off),
     (first_instructions_and_pins_come_only_once, remembered.test_first_instructions_may_come_one_by_one),
+    (
+        a_line_always_begins_as_it_once_did,
+        lambda clients: remembered.test_what_a_line_begins_with_now_is_shown_in_a_pack_of_any_size(
+            clients, remembered.emptied
+        ),
+    ),
+    (
+        the_pack_that_was_journaled_first_stays_the_last,
+        remembered.test_the_pack_that_another_client_journaled_last_is_where_the_window_stays,
+    ),
+    (
+        no_line_has_first_instructions,
+        lambda clients: remembered.test_packs_of_different_sizes_by_turns_are_what_they_would_be_alone(
+            clients, ("developer", "Use metres.")
+        ),
+    ),
     (
         a_result_of_a_pinned_call_is_nothing_new,
         lambda clients: remembered.test_a_pinned_call_gets_its_result(clients, 3),

@@ -7,10 +7,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast import BudgetTooSmall, Holdfast, HoldfastError, Session, Trace
+from tests.scale import volume
 
 WORDS = ("amber", "birch", "cobalt", "dahlia", "elm", "fjord", "garnet", "hazel", "iris", "juniper")
 
-MOST_FACTS = 16
+MOST_FACTS = volume(8, 16)
 """Facts of one walk that are traced through each line."""
 
 

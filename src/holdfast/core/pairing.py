@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.matching import Matching, Place, matched
-from holdfast.core.soundness import sound, with_results
+from holdfast.core.soundness import is_plain, sound, with_results
 from holdfast.records.messages import INTERRUPTED, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]
@@ -50,6 +50,8 @@ def rounds(messages: Sequence[Message]) -> list[Round]:
 
 def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> Repaired:
     """The list made valid. `keep` leaves calls open that a running conversation is still waiting for."""
+    if all(map(is_plain, messages)):
+        return Repaired([*messages], [])
     repairs: list[Repair] = []
     given, whole = _sound(messages, repairs)
     found = matched(whole)
@@ -82,7 +84,8 @@ def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int
     whole: list[Message] = []
     for index, message in enumerate(messages):
         left, wrong = sound(message)
-        repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
+        if wrong:
+            repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
         if left is not None:
             given.append(index)
             whole.append(left)

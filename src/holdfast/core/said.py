@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.core.codec import decode, decode_facts
 from holdfast.errors import Corrupt
 from holdfast.records.events.conversations import MessageAppended, MessageContent
 from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.ids import ulid_text
-from holdfast.records.messages import Content, Message, ToolCallRequest, ToolCallResult
+from holdfast.records.messages import Content, Message, Part, ToolCallRequest, ToolCallResult
 
 SHORT = 64
 ERASED_TEXT = "[erased]"
@@ -58,7 +58,7 @@ def _result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
 
 def large_texts(content: Any) -> list[str]:
     """The artifacts that hold texts of this message: they are read with it. Images and files are not."""
-    if not isinstance(content, MessageContent):
+    if not isinstance(content, MessageContent) or (content.parts is None and content.tool_results is None):
         return []
     named = [part["artifact"] for part in content.parts or () if part.get("type") == "text" and "artifact" in part]
     return named + [entry["artifact"] for entry in content.tool_results or () if "artifact" in entry]
@@ -66,8 +66,7 @@ def large_texts(content: Any) -> list[str]:
 
 def stored_message(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
     """A `message.appended` as readers get it; `texts` are its large texts by the names of their artifacts."""
-    place = _Place(event.id, event.stream, event.version, event.at)
-    return _message(place, event.facts, event.content, texts or {}, pinned)
+    return _message(event.id, event, event.facts, event.content, texts or {}, pinned)
 
 
 def message_content_of(stored: StoredEvent) -> Any:
@@ -80,30 +79,27 @@ def message_content_of(stored: StoredEvent) -> Any:
 def message_of(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
     """The same from its bytes, without the parts of an event that no message has: many are read at a time."""
     facts = decode_facts(stored.type, stored.schema, stored.facts)
-    place = _Place(ulid_text(stored.id), stored.stream, stored.version, stored.at)
-    return _message(place, facts, content, texts, pinned)
+    return _message(ulid_text(stored.id), stored, facts, content, texts, pinned)
 
 
-class _Place(NamedTuple):
-    """Where a message stands."""
-
-    id: str
-    stream: str
-    version: int
-    at: int
-
-
-def _message(place: _Place, facts: MessageAppended, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
+def _message(
+    id: str,
+    event: Event | StoredEvent,
+    facts: MessageAppended,
+    content: Any,
+    texts: Mapping[str, str],
+    pinned: bool,
+) -> Message:
     erased = content is ERASED
     said = MessageContent() if erased or content is None else content
     try:
         calls = _calls(facts, said) if facts.calls else ()
         results = _results(facts, said, texts) if facts.answers else ()
     except (IndexError, KeyError, TypeError) as error:
-        raise Corrupt(f"Message {place.id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
+        raise Corrupt(f"Message {id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
     return Message(
         role=facts.role,
-        content=_erased(facts) if erased else _content(said, texts),
+        content=_erased(facts) if erased else said.text if said.parts is None else _parts(said.parts, texts),
         tool_calls=calls,
         tool_results=results,
         name=said.name,
@@ -114,11 +110,11 @@ def _message(place: _Place, facts: MessageAppended, content: Any, texts: Mapping
         provider_id=said.provider_id,
         usage=facts.usage,
         metadata=said.metadata,
-        id=place.id,
-        stream=place.stream,
-        version=place.version,
-        timestamp=place.at,
-        round=place.version if facts.round is None else facts.round,
+        id=id,
+        stream=event.stream,
+        version=event.version,
+        timestamp=event.at,
+        round=event.version if facts.round is None else facts.round,
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         pinned=pinned,
@@ -137,18 +133,16 @@ def _erased(facts: MessageAppended) -> str | None:
     return None if facts.calls or facts.answers else ERASED_TEXT
 
 
-def _content(said: MessageContent, texts: Mapping[str, str]) -> Content | None:
-    if said.parts is None:
-        return said.text
-    parts = [
+def _parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
+    shown = [
         {"type": "text", "text": texts.get(part["artifact"], ERASED_TEXT)}
         if part.get("type") == "text" and "artifact" in part
         else part
-        for part in said.parts
+        for part in stored
     ]
     # A text that was stored as one large part comes back as the text that it was.
-    whole = said.parts[0].get("whole") if len(said.parts) == 1 else None
-    return parts[0]["text"] if whole else parts
+    whole = stored[0].get("whole") if len(stored) == 1 else None
+    return shown[0]["text"] if whole else shown
 
 
 def _calls(facts: MessageAppended, said: MessageContent) -> tuple[ToolCallRequest, ...]:

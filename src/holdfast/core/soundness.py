@@ -23,9 +23,8 @@ Wrong = tuple[str, str]
 
 def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
     """The message as it can be shown, the same object if nothing is wrong; None if nothing is left of it."""
-    said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
-    if said and not message.tool_calls and not message.tool_results:
-        return message, []  # Most messages: somebody said something.
+    if is_plain(message):
+        return message, []
     wrong: list[Wrong] = []
     if message.role not in ROLES:
         wrong.append(("unknown_role", f"shown as a user's: there is no role {message.role[:40]!r}"))
@@ -48,6 +47,12 @@ def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
         wrong.append(("empty_message", "dropped: it says nothing"))
         return None, wrong
     return message, wrong
+
+
+def is_plain(message: Message) -> bool:
+    """Whether somebody said something and nothing else, as in most messages: there is nothing to look at."""
+    said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
+    return bool(said) and not message.tool_calls and not message.tool_results
 
 
 def is_empty(message: Message) -> bool:

@@ -85,14 +85,16 @@ def shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[
     return shared
 
 
-def places(ports: Ports, acting: Acting, stream: str, *, before: Place | None = None) -> Iterator[Place]:
+def places(
+    ports: Ports, acting: Acting, stream: str, *, before: Place | None = None, page: int = PAGE
+) -> Iterator[Place]:
     """The messages of a line, newest first, all or those before one of them. Rows only, page by page."""
     found = segments(stream, line_of(ports, acting, stream))
     if before is not None:
         found = _from(found, before)
         found[0] = Segment(before.stream, found[0].after, before.version - 1, found[0].at)
     for segment in found:
-        yield from _walk(ports, acting, segment, backwards=True)
+        yield from _walk(ports, acting, segment, backwards=True, page=page)
 
 
 def places_after(
@@ -147,9 +149,12 @@ def facts_of(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
 
 def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message]:
     """The messages at some places, in the same order, each stretch of a stream in one read."""
+    wanted: dict[str, set[int]] = {}
+    for place in found:
+        wanted.setdefault(place.stream, set()).add(place.version)
     events: dict[tuple[str, int], StoredEvent] = {}
-    for stream in dict.fromkeys(place.stream for place in found):
-        for run in runs(sorted({place.version for place in found if place.stream == stream})):
+    for stream, versions in wanted.items():
+        for run in runs(sorted(versions)):
             events.update(_events(ports, acting, stream, run))
     return [
         read_message(ports, acting, events[place.stream, place.version], pinned=bool(place.row["pinned"]))

@@ -20,10 +20,12 @@ from holdfast.core.codec import decode_event
 from holdfast.core.counting import Framing, message_tokens
 from holdfast.core.project_lines import message_row
 from holdfast.flow import summing
-from holdfast.flow.lines import Place, bodies, decoded, places, runs
+from holdfast.flow.lines import PAGE, Place, bodies, decoded, places, runs
+from holdfast.flow.packed import PACKED
 from holdfast.flow.pinning import leading, with_pinned
+from holdfast.flow.showing import event_at
 from holdfast.ports import Acting, Ports, Tokenizer
-from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.events.envelope import Event, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.lines import Line, Summary
 from holdfast.records.messages import Message
@@ -33,9 +35,12 @@ from holdfast.records.scope import Scope
 
 MORE = 16
 """Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
+USUAL = 200
+"""Tokens of a message, about: so many rows are asked for at a time as will fill the room, or the fewest."""
+FEWEST = 16
 SINCE = 256
 """Events that are looked at to go on from what is known."""
-GROWTH = frozenset({"message.appended", "tokens.counted", "context.packed"})
+GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
 """Events after which everything that was known before still holds."""
 
 Known = tuple[str, str, str]
@@ -73,6 +78,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no uncovered message is missing."""
     summaries: tuple[Summary, ...] = ()
     """Standing ones, oldest first, as far as there may be room for them."""
+    packed: Event | None = None
+    """The newest pack of the line that was journaled."""
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
     """Counts that were made just now, by stream: version and tokens."""
 
@@ -133,7 +140,11 @@ def ending(
         same = known.version == state.version
         found = known if same else _grown(ports, acting, stream, now, known, tokenizer, framing)
     if found is None:
-        found = _read(ports, acting, stream, now, tokenizer, framing)
+        plain = known is not None and _begins_plainly(known, now)
+        found = _read(ports, acting, stream, now, tokenizer, framing, plain=plain)
+    at = state.line.packed
+    if at and (found.packed is None or found.packed.version != at):
+        found = replace(found, packed=event_at(ports, acting, stream, at))
     if ports.recent is not None and found is not known:
         ports.recent.put(place, found)
     return found
@@ -145,14 +156,26 @@ def _version(ports: Ports, acting: Acting, stream: str) -> int:
 
 
 def _holds(known: Ending, now: Ending) -> bool:
+    told = (known.erased, known.sources, known.wanted) == (now.erased, now.sources, now.wanted)
+    return told and _only_longer(known, now)
+
+
+def _only_longer(known: Ending, now: Ending) -> bool:
+    """Whether nothing that was said became something else: there may be more of it."""
     before, line = known.line, now.line
-    return (
-        before is not None
-        and line is not None
-        and (known.erased, known.sources, known.wanted) == (now.erased, now.sources, now.wanted)
-        and (before.edited, before.floor, before.shared, before.generation)
-        == (line.edited, line.floor, line.shared, line.generation)
+    if before is None or line is None:
+        return False
+    return (before.edited, before.floor, before.shared, before.generation) == (
+        line.edited,
+        line.floor,
+        line.shared,
+        line.generation,
     )
+
+
+def _begins_plainly(known: Ending, now: Ending) -> bool:
+    """Whether the line is known to begin with no instructions, however much of its end is wanted."""
+    return bool(known.places) and not known.leading and _only_longer(known, now)
 
 
 def _grown(
@@ -174,21 +197,23 @@ def _grown(
     if new and _changes_what_stays(known, new):
         return None
     counted, fresh = _counted(ports, acting, new, decoded(ports, acting, events), known.wanted, tokenizer, framing)
-    found = (*zip(known.places, known.messages, strict=True), *zip(new, counted, strict=True))
+    found, messages = (*known.places, *new), (*known.messages, *counted)
     begin = len(known.places) if known.since is None else _index(known.places, known.since)
-    end, whole = _end([place for place, _ in reversed(found[begin:])], known.wanted)
+    end, whole = _end([*reversed(found[begin:])], known.wanted)
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
-    shown = [one for at, one in enumerate(found) if at >= cut or _at(one[0]) in known.kept]
+    kept = [at for at in range(cut) if _at(found[at]) in known.kept] if known.kept else []
+    packs = [event for event in stored if event.type == PACKED]
     return replace(
         known,
         version=now.version,
         line=now.line,
-        places=tuple(place for place, _ in shown),
-        messages=tuple(message for _, message in shown),
+        places=(*(found[at] for at in kept), *found[cut:]),
+        messages=(*(messages[at] for at in kept), *messages[cut:]),
         since=_at(end[-1]) if end else None,
         complete=whole is None,
+        packed=decode_event(packs[-1]) if packs else known.packed,
         fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
     )
 
@@ -220,25 +245,29 @@ def _merged(
     return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
 
 
-def _read(ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing) -> Ending:
-    """All of it, from the newest message backwards until the room is full."""
+def _read(
+    ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing, *, plain: bool
+) -> Ending:
+    """All of it, from the newest message backwards until the room is full; `plain`, it begins with no instructions."""
     wanted = now.wanted
     standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
-    # Summaries cover a line from its beginning: what is older than something covered is covered as well.
-    uncovered = takewhile(lambda place: not summing.is_covered(place, standing), places(ports, acting, stream))
-    end, whole = _end(uncovered, wanted)
-    instructions = list(leading(ports, acting, stream))
+    newest_first: Iterable[Place] = places(ports, acting, stream, page=min(max(wanted.room // USUAL, FEWEST), PAGE))
+    if standing:
+        # They cover a line from its beginning: what is older than something covered is covered as well.
+        newest_first = takewhile(lambda place: not summing.is_covered(place, standing), newest_first)
+    end, whole = _end(newest_first, wanted)
+    instructions = [] if plain else list(leading(ports, acting, stream))
     stays = with_pinned(ports, acting, stream, (), instructions)
-    kept, ends = frozenset(map(_at, stays)), set(map(_at, end))
+    kept = frozenset(map(_at, stays))
+    ends = set(map(_at, end)) if stays else ()
     found = [*(place for place in stays if _at(place) not in ends), *reversed(end)]
-    first = set(map(_at, instructions))
     messages, fresh = _counted(ports, acting, found, bodies(ports, acting, found), wanted, tokenizer, framing)
     return replace(
         now,
         places=tuple(found),
         messages=tuple(messages),
         since=_at(end[-1]) if end else None,
-        leading=sum(1 for place in found if _at(place) in first),
+        leading=len(instructions),
         kept=kept,
         complete=whole is None,
         summaries=tuple(standing),
@@ -266,22 +295,23 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
     torn: set[tuple[str, int]] = set()
     tokens = beyond = 0
     begun = False
+    room, most, longest = wanted.room, wanted.max_messages, wanted.longest
     for place in newest_first:
-        full = begun and (
-            tokens > wanted.room or (wanted.max_messages is not None and len(found) > wanted.max_messages)
-        )
+        full = begun and (tokens > room or (most is not None and len(found) > most))
         if full and (not torn or beyond == MORE):
             return found, place
         beyond += full
         found.append(place)
-        if place.row["role"] == "tool":
+        row = place.row
+        if row["role"] == "tool":
             torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
         else:
-            torn.discard(_at(place))
+            if torn:
+                torn.discard(_at(place))
             begun = True  # Late results alone are no round.
         # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
-        counted = int(place.row["tokens"] or 0)
-        tokens += min(counted if place.row["tokenizer"] == wanted.kept_as else counted // 3, wanted.longest)
+        counted = int(row["tokens"] or 0)
+        tokens += min(counted if row["tokenizer"] == wanted.kept_as else counted // 3, longest)
     return found, None
 
 

@@ -7,6 +7,7 @@ was said above it: isolation is the point of a frame.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -87,6 +88,7 @@ def seen_in(line: str) -> Seen:
     return Seen(line=line, session=session_of(line), actor=None, frame=None, scopes=scopes_of(line))
 
 
+@lru_cache(maxsize=1024)
 def scopes_of(stream: str) -> tuple[str, ...]:
     """Where the briefs of a scope are looked up, nearest first: itself, its actor, its session, everywhere.
 

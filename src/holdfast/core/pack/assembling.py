@@ -78,8 +78,8 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
     summaries = _of_line(fit, sources, given.standing)
     said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
-    shown = sum(1 for message in said if message.id and not _is_covered(message, summaries))
-    truncated = max(given.messages - covered - shown, 0)
+    shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
+    truncated = max(given.messages - covered - len(shown), 0)
     mark = _marked(fit, sources, given, truncated)
     segments, stable = _ordered(fit, sources, given, rounds, mark)
     decisions = (*_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
@@ -146,6 +146,8 @@ def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segm
 
 def is_guessed(message: Message) -> bool:
     """Whether it holds something whose tokens no tokenizer counts: an image or a file."""
+    if not message.tool_results and not isinstance(message.content, list):
+        return False
     parts = [*(message.content if isinstance(message.content, list) else ())]
     for result in message.tool_results:
         parts += result.result if isinstance(result.result, list) else ()
@@ -155,34 +157,29 @@ def is_guessed(message: Message) -> bool:
 def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
     """The rounds that are shown, after the first instructions."""
     first = rounds.talk.first
-    found = [_segment([message], rounds, given, first=True) for message in first]
+    found = [
+        _segment(Form([message], rounds.talk.count(message)), [message], rounds, given, always=True)
+        for message in first
+    ]
+    newest = rounds.number - 1
     for nth, form in fit.rounds.items():
-        found.append(_segment(form.messages, rounds, given, form=form, nth=nth))
+        sources = rounds.talk.round(nth) if form.recipe else form.messages
+        found.append(_segment(form, sources, rounds, given, always=nth == newest or rounds.pinned(nth)))
     return found
 
 
-def _segment(
-    messages: Sequence[Message],
-    rounds: Rounds,
-    given: Gathered,
-    *,
-    form: Form | None = None,
-    nth: int | None = None,
-    first: bool = False,
-) -> Segment:
-    newest = nth is not None and nth == rounds.number - 1
-    always = first or newest or (nth is not None and rounds.pinned(nth))
-    recipe = ",".join(form.recipe) if form is not None and form.recipe else None
-    sources = rounds.talk.round(nth) if nth is not None else messages
+def _segment(form: Form, sources: Sequence[Message], rounds: Rounds, given: Gathered, *, always: bool) -> Segment:
+    """A form of some messages as a piece of a pack."""
+    recipe = ",".join(form.recipe) if form.recipe else None
     return Segment(
         kind="conversation",
         id=rounds.name(sources[0]) or "",
         priority="critical" if always else "medium",
         trust=sources[0].trust if len(sources) == 1 else lowest(*(message.trust for message in sources)),
-        estimated_tokens=form.tokens if form is not None else rounds.talk.size(messages)[1],
-        messages=tuple(messages),
+        estimated_tokens=form.tokens,
+        messages=tuple(form.messages),
         origins=origins(sources, recipe, given.follows),
-        shortened=form.left_out if form is not None else 0,
+        shortened=form.left_out,
     )
 
 

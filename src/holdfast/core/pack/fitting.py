@@ -25,6 +25,7 @@ from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
 
 _UNIMPORTANT = frozenset({"low", "background"})
+_WITH_EVERYTHING = LEVELS[:2]
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +83,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 def fit(sources: Sources, limits: Limits) -> Fit:
     """The first level that fits, from the floor on."""
+    all_there = sources.complete and not sources.hidden
     for level in LEVELS[LEVELS.index(limits.floor) :]:
+        everything = level in _WITH_EVERYTHING
+        if everything and not all_there:
+            continue
         attempt = _Attempt(sources, limits, level)
-        found = attempt.everything() if level in LEVELS[:2] else attempt.bounded()
+        found = attempt.everything() if everything else attempt.bounded()
         if found is not None:
             return found
     raise _too_small(limits.budget, limits.budget)  # Never reached: the last level fits, or says what it needs.
@@ -109,8 +114,6 @@ class _Attempt:
 
     def everything(self) -> Fit | None:
         """Levels none and light: all of it, or nothing."""
-        if not self._sources.complete or self._sources.hidden:
-            return None
         forms = {nth: self._form(nth) for nth in range(self._rounds.number)}
         items = tuple(map(self._forms.whole, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
@@ -159,7 +162,7 @@ class _Attempt:
         """The window before the newest round, in what is left."""
         return Choosing(
             rounds=self._rounds,
-            form=self._form,
+            form=self._rounds.light,
             shown=self._shown,
             complete=self._sources.complete,
             summaries=self._sources.summaries,
@@ -189,9 +192,9 @@ class _Attempt:
         return self._level is not CompactionLevel.MODERATE or self._all_whole(critical, must)
 
     def _must_rounds(self) -> dict[int, Form]:
-        """The newest round and those that are pinned, at their shortest."""
+        """The newest round and those that are pinned, at their shortest if anything else may want the room."""
         newest = self._rounds.number - 1
-        must = {nth: self._form(nth) for nth in range(newest) if self._rounds.pinned(nth)}
+        must = {nth: self._form(nth) for nth in self._rounds.all_pinned if nth < newest}
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
             whole = self._form(newest)
@@ -202,6 +205,8 @@ class _Attempt:
             must[newest] = self._rounds.fewer(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
+        if not self._items and sum(form.tokens for form in must.values()) <= self._room:
+            return must
         return {nth: self._rounds.within(form, 0) for nth, form in must.items()}
 
     def _take_included(self) -> None:

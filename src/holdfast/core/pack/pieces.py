@@ -79,7 +79,7 @@ def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], fo
         if not earlier or (reached is None and at < len(earlier) and _is_of(earlier[at], segment)):
             return total  # The earlier pack had more of this one.
         doubtful += segment.estimated_tokens
-        if reached is None or all(message.version for message in segment.messages):
+        if reached is None or 0 not in [message.version for message in segment.messages]:
             total, doubtful = total + doubtful, 0
         # Else a result was made up here. It was then, too, if the same came next.
     return total

@@ -37,11 +37,13 @@ class Rounds:
         self.talk = talk
         self.line = line
         self._abbreviate = abbreviate
-        self._forms: dict[tuple[int, bool], Form] = {}
+        self._whole: dict[int, Form] = {}
+        self._light: dict[int, Form] = {}
         self.number = talk.rounds
         """How many there are."""
         self.count = talk.limits.count or talk.count
-        self._pins = frozenset(map(id, filter(_is_pinned, talk.messages)))
+        self.all_pinned = _pinned_rounds(talk)
+        """Those that must be shown, oldest first."""
 
     def name(self, message: Message) -> str | None:
         """What a model asks for to read a message whole."""
@@ -49,34 +51,34 @@ class Rounds:
 
     def pinned(self, nth: int) -> bool:
         """Whether a round must be shown."""
-        return bool(self._pins) and any(id(message) in self._pins for message in self.talk.round(nth))
+        return nth in self.all_pinned
 
     def whole(self, nth: int) -> Form:
         """As it was said."""
-        nth %= self.number
-        known = self._forms.get((nth, False))
+        known = self._whole.get(nth)
         if known is None:
             messages = self.talk.round(nth)
-            known = self._forms[nth, False] = Form(messages, sum(map(self.count, messages)))
+            tokens = self.count(messages[0]) if len(messages) == 1 else sum(map(self.count, messages))
+            known = self._whole[nth] = Form(messages, tokens)
         return known
 
     def light(self, nth: int) -> Form:
         """At level light."""
-        nth %= self.number
-        known = self._forms.get((nth, True))
+        known = self._light.get(nth)
         if known is None:
-            whole = self.whole(nth)
-            if all(is_light(message, self._abbreviate) for message in whole.messages):
-                self._forms[nth, True] = whole
-                return whole
-            messages, left_out = lighter(whole.messages, self._abbreviate, self.name)
-            if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
-                known = whole
-            else:
-                tokens = sum(map(self.count, messages))
-                known = Form(messages, tokens, (f"{LIGHT}:{self._abbreviate}",), left_out)
-            self._forms[nth, True] = known
+            known = self._light[nth] = self._lighter(self.whole(nth))
         return known
+
+    def _lighter(self, whole: Form) -> Form:
+        for message in whole.messages:
+            if not is_light(message, self._abbreviate):
+                break
+        else:
+            return whole
+        messages, left_out = lighter(whole.messages, self._abbreviate, self.name)
+        if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
+            return whole
+        return Form(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
 
     def within(self, form: Form, room: int, order: Sequence[What] | None = None) -> Form:
         """A form in at most `room` tokens, as far as shortening can do that."""
@@ -101,6 +103,12 @@ def _length(message: Message) -> int:
     """Characters of a message with its calls and results."""
     called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
+
+
+def _pinned_rounds(talk: Conversation) -> dict[int, None]:
+    if not any(map(_is_pinned, talk.messages)):
+        return {}
+    return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
 
 
 def _is_pinned(message: Message) -> bool:
