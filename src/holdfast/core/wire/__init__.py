@@ -9,6 +9,7 @@
     formats.py     any of these by name, for import and export
     tools.py       tool definitions
     replies.py     providers' responses: the message, how it ended, what it used
+    streaming.py   providers' streams, event by event, to the same responses (each form in a streaming_*.py)
 
 Every form is read leniently for imports, with a repair for each thing that was wrong, and strictly
 for appending, with an error. Calls and results are matched by position; see `ids.py`.

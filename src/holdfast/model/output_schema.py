@@ -1,0 +1,179 @@
+"""The JSON schema that a reply must fit, as providers want it, and whether a reply fits it.
+
+Providers want an object at the root, and no unknown fields; strictness also that every field is required. Whether a
+value fits is looked at as far as types, required fields, enumerations and references go: enough to ask again when a
+host has ignored the schema. The full check is the caller's, by the type that the schema was made from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+NAME = "answer"
+"""What the schema is called in requests, and the tool that takes the answer where there is no other way."""
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+_DEEPEST = 64
+_NAMED = ("properties", "$defs", "definitions")
+"""Under these stand names of the caller's, which mean nothing by themselves."""
+_LIMITS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema with its root in place and unknown fields ruled out, unless it says something about them."""
+    root = dict(schema)
+    found = _followed(root, schema, 0)
+    if "$ref" in root and found is not root:
+        # A root that only points somewhere is refused.
+        root = {**{key: value for key, value in root.items() if key != "$ref"}, **found}
+    made = _closed(root, 0)
+    return made if isinstance(made, dict) else root
+
+
+def without_limits(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same for a provider that refuses limits: what they say is said in words, and checked by the caller."""
+    made = _unlimited(schema, 0)
+    return made if isinstance(made, dict) else schema
+
+
+def is_strict(schema: dict[str, Any]) -> bool:
+    """Whether a schema has only what a provider's strict mode takes: objects with every field required."""
+    return schema.get("type") == "object" and _is_strict(schema, 0)
+
+
+def misfit(text: str, schema: dict[str, Any]) -> str | None:
+    """What of a reply does not fit; None if it does, as far as it is looked at."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return "it is not JSON"
+    return _misfit(value, schema, schema, "$", 0)
+
+
+def _closed(schema: Any, depth: int) -> Any:
+    if depth > _DEEPEST:
+        return schema
+    if isinstance(schema, list):
+        return [_closed(item, depth + 1) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            made[key] = {name: _closed(item, depth + 1) for name, item in value.items()}
+        else:
+            made[key] = value if key in ("default", "const", "enum", "examples") else _closed(value, depth + 1)
+    if made.get("type") == "object" and "properties" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def _unlimited(schema: Any, depth: int) -> Any:
+    if depth > _DEEPEST:
+        return schema
+    if isinstance(schema, list):
+        return [_unlimited(item, depth + 1) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            made[key] = {name: _unlimited(item, depth + 1) for name, item in value.items()}
+        elif key not in _LIMITS:
+            made[key] = value if key in ("default", "const", "enum", "examples") else _unlimited(value, depth + 1)
+    limits = ", ".join(f"{key}: {schema[key]}" for key in _LIMITS if key in schema)
+    if limits:
+        said = made.get("description")
+        made["description"] = f"{said} ({limits})" if isinstance(said, str) and said else limits
+    return made
+
+
+def _is_strict(schema: Any, depth: int) -> bool:
+    if depth > _DEEPEST:
+        return False
+    if isinstance(schema, list):
+        return all(_is_strict(item, depth + 1) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    if "default" in schema or "oneOf" in schema:
+        return False
+    fields = schema.get("properties")
+    if schema.get("type") == "object":
+        named = set(fields) if isinstance(fields, dict) else set()
+        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != named:
+            return False
+    return all(
+        all(_is_strict(item, depth + 1) for item in value.values())
+        if key in _NAMED and isinstance(value, dict)
+        else key in ("const", "enum") or _is_strict(value, depth + 1)
+        for key, value in schema.items()
+    )
+
+
+def _followed(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
+    """What a reference leads to, within the same schema."""
+    if not isinstance(schema, dict):
+        return {}
+    address = schema.get("$ref")
+    if not isinstance(address, str) or not address.startswith("#/") or depth > _DEEPEST:
+        return schema
+    found: Any = root
+    for name in address[2:].split("/"):
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return _followed(found, root, depth + 1)
+
+
+def _misfit(value: Any, schema: Any, root: dict[str, Any], at: str, depth: int) -> str | None:
+    found = _followed(schema, root, 0)
+    if not found or depth > _DEEPEST:
+        return None
+    several = found.get("anyOf") or found.get("oneOf")
+    if isinstance(several, list):
+        wrong = [_misfit(value, item, root, at, depth + 1) for item in several]
+        return None if None in wrong else f"{at} is none of what it may be"
+    kinds = found.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if kinds != [None] and not any(_is_of(value, kind) for kind in kinds):
+        return f"{at} is not {' or '.join(map(str, kinds))}"
+    if "const" in found and value != found["const"]:
+        return f"{at} is not what it must be"
+    if isinstance(found.get("enum"), list) and value not in found["enum"]:
+        return f"{at} is none of what it may be"
+    if isinstance(value, dict):
+        return _misfit_fields(value, found, root, at, depth)
+    items = value if isinstance(value, list) else ()
+    wrong_items = (_misfit(item, found.get("items"), root, f"{at}[]", depth + 1) for item in items)
+    return next(filter(None, wrong_items), None)
+
+
+def _misfit_fields(
+    value: dict[str, Any], found: dict[str, Any], root: dict[str, Any], at: str, depth: int
+) -> str | None:
+    missing = [name for name in found.get("required") or () if name not in value]
+    if missing:
+        return f"{at} has no {missing[0]}"
+    given = found.get("properties")
+    fields = given if isinstance(given, dict) else {}
+    wrong = (_misfit(value[name], fields[name], root, f"{at}.{name}", depth + 1) for name in value if name in fields)
+    return next(filter(None, wrong), None)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    known = _TYPES.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        return True
+    if isinstance(value, bool):
+        return bool(kind == "boolean")
+    return isinstance(value, known) or (kind == "integer" and isinstance(value, float) and value.is_integer())
