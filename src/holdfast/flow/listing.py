@@ -14,8 +14,11 @@ from holdfast.records.ids import check_id
 from holdfast.records.lines import SessionInfo
 from holdfast.records.rows import SessionQuery, SessionRow
 from holdfast.records.scope import parse_scope
+from holdfast.records.usage import Usage
 
 PAGE = 100
+MANY = 1_000
+"""Rows that are only added up are read by the thousand."""
 ORDERS = ("activity", "cost", "title")
 STATUSES = ("open", "closing", "ended", "closed")
 
@@ -44,6 +47,16 @@ def sessions(
     page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
     found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
     return islice(_ordered(found, order), limit)
+
+
+def usage(ports: Ports, acting: Acting) -> Usage:
+    """What all sessions of a tenant used and cost; looks at each of them once, page by page, as of one moment."""
+    query, total = SessionQuery(limit=MANY), Usage(cost=0)
+    with ports.journal.snapshot():
+        while page := ports.journal.sessions(acting.tenant, query):
+            total = sum((row.usage for row in page), total)
+            query = msgspec.structs.replace(query, before=page[-1].place)
+    return total
 
 
 def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:

@@ -16,6 +16,7 @@ from holdfast.core.strategies import priority_of
 from holdfast.core.values import plain
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, TooLarge
 from holdfast.flow import artifacts, redacting
+from holdfast.flow.pricing import priced
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.batches import Artifact
 from holdfast.records.ids import ulid_text
@@ -62,7 +63,7 @@ class Preparing:
         return Prepared(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
 
     def _one(self, message: Message, policy: str | None) -> tuple[Message, Entry]:
-        message = _plain(message)
+        message = self._priced(_plain(message))
         if self._ports.redact is not None:
             message = redacting.message(self._ports.redact, message)
         self._check_size(message)
@@ -97,6 +98,12 @@ class Preparing:
             artifacts=tuple(dict.fromkeys(named)),
         )
         return message, entry
+
+    def _priced(self, message: Message) -> Message:
+        """A reply with what its call cost, as far as that is known."""
+        used = message.usage
+        cost = used if used is None else priced(self._ports, used, message.model)
+        return message if cost is used else replace(message, usage=cost)
 
     def _check_size(self, message: Message) -> None:
         size, most = _size(message), self._ports.settings.message_bytes

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidValue
+from holdfast.model.calibrating import Calibration, Counted
 from holdfast.model.families import ESTIMATE, FAMILIES, Family
 from holdfast.model.tokenizers import DEFAULT, tokenizer
 from holdfast.ports import Tokenizer
@@ -60,8 +61,8 @@ def _found(name: str) -> ModelInfo:
     if not name.strip():
         # Nobody said for which model: counted as for OpenAI's, without a claim.
         return _unknown("", DEFAULT)
-    plain = _plain(name)
-    prefix = max((known for known in (*_TABLE, *_added) if _begins(plain, known)), key=len, default=None)
+    plain = plain_name(name)
+    prefix = max((known for known in (*_TABLE, *_added) if begins(plain, known)), key=len, default=None)
     if prefix is None:
         return _unknown(name, ESTIMATE)
     return msgspec.structs.replace(_added.get(prefix) or _TABLE[prefix], name=name)
@@ -76,7 +77,7 @@ def register_model(
     provider: str = "other",
 ) -> ModelInfo:
     """Make models known in this process whose names begin so; takes the place of what was known under this prefix."""
-    plain = _plain(prefix) if isinstance(prefix, str) else ""
+    plain = plain_name(prefix) if isinstance(prefix, str) else ""
     if not plain:
         raise InvalidValue("A model's name, or its beginning, must not be empty.")
     if reply_reserve is None and type(window) is int:
@@ -94,6 +95,7 @@ class KnownModels:
 
     def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
         self._given = None if given is None else tokenizer(given)
+        self._calibration = Calibration()
 
     def info(self, model: str | None) -> ModelInfo:
         """What is known about a model."""
@@ -106,14 +108,34 @@ class KnownModels:
             return self._given
         return tokenizer(name)
 
+    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+        """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
+        counted = self._estimated(model, tokenizer)
+        return None if counted is None else self._calibration.factor(counted)
 
-def _plain(name: str) -> str:
+    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+        """A request to a model was estimated to have so many tokens, and had so many."""
+        counted = self._estimated(model, tokenizer)
+        if counted is not None:
+            self._calibration.note(counted, estimated, reported)
+
+    def _estimated(self, model: str | None, name: str | None) -> Counted | None:
+        """What is calibrated; None if nobody said for which model, or its own tokenizer counts."""
+        info = self.info(model)
+        if not info.name:
+            return None
+        counting = self.tokenizer(name or info.tokenizer)
+        exact = counting.exact and info.known and counting.name == info.tokenizer
+        return None if exact else (plain_name(info.name), counting.name)
+
+
+def plain_name(name: str) -> str:
     """A name without those who host it, in the table's spelling."""
     name = name.strip().lower().rsplit("/", 1)[-1].removeprefix("ft:").removeprefix("meta-")
     return _HOSTS.sub("", name, count=1).replace(".", "-").replace("_", "-")
 
 
-def _begins(name: str, prefix: str) -> bool:
+def begins(name: str, prefix: str) -> bool:
     """Whether a name is of this family: gpt-4-1 is not the beginning of gpt-4-1106, nor gpt-4 of gpt-4o."""
     if not name.startswith(prefix):
         return False

@@ -1,0 +1,167 @@
+"""What a call cost, from the tokens that it used and a table of list prices; never a guess.
+
+A model is found as in `models.py`, by its longest known beginning. In the table of this release (`price_list.py`, which
+says of when it is) only a date or a release may follow such a beginning: `gpt-4o-2024-08-06` costs what `gpt-4o` costs,
+but what `gpt-4o-audio-preview` or a fine-tuned model costs is not known. Own prices hold for all names that begin so,
+unless the table knows more of a name: one for `gpt-4o` is not one for `gpt-4o-mini`, nor for `ft:gpt-4o`.
+
+Amounts are whole numbers throughout: prices in trillionths of a dollar for a token, costs in billionths, rounded once.
+`usage.input` includes what was read from and written to a cache; each is charged by its own price and by no other. A
+cost is that of one call: where long prompts cost more, two calls do not cost what one with the tokens of both would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.model.models import begins, plain_name
+from holdfast.model.price_list import PRICES, Rates, Row
+from holdfast.records.usage import NANO_USD, Usage
+
+MOST_USD: Final = 1_000_000
+"""For a million tokens, and for one call: more is a mistake."""
+_PICO: Final = 1_000
+_MILLION: Final = 1_000_000
+_RELEASE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest|v\d+(?::\d+)?))*")
+_TUNING = re.compile(r"(?:^|/)ft:|[:.]ft-")
+_TUNED: Final = "ft:"
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What tokens of one model cost, each in trillionths of a US dollar: so that no price is rounded."""
+
+    input: int
+    cached_input: int
+    cache_write: int
+    output: int
+
+    def of(self, usage: Usage) -> int:
+        """What a call cost, in billionths of a dollar."""
+        fresh = max(usage.input - usage.cached_input - usage.cache_write, 0)
+        total = fresh * self.input + usage.cached_input * self.cached_input
+        total += usage.cache_write * self.cache_write + usage.output * self.output
+        return (total + _PICO // 2) // _PICO
+
+
+Own = Mapping[str, Price]
+_added: dict[str, Price] = {}
+
+
+def cost_of(usage: Usage, model: str | None, own: Own | None = None) -> int | None:
+    """What a call cost in billionths of a US dollar; None if no price is known for its model.
+
+    `model` is the one that was called, `usage.model` the one that says it answered. Own prices of either come first,
+    then the table's for the one that answered.
+    """
+    mine = {**_added, **own} if own else _added
+    for name in (model, usage.model):
+        found = None if not name or not mine else _own(_spelled(name), mine)
+        if found is not None:
+            return found.of(usage)
+    row = _listed(usage.model or model or "")
+    if row is None:
+        return None
+    rates, above, long = row
+    if above is not None and usage.input > above:
+        return None if long is None else _price(long).of(usage)
+    return _price(rates).of(usage)
+
+
+def register_price(
+    prefix: str,
+    *,
+    input: float | Decimal,
+    output: float | Decimal,
+    cached_input: float | Decimal | None = None,
+    cache_write: float | Decimal | None = None,
+) -> None:
+    """Say in this process what models cost whose names begin so, in US dollars for a million tokens.
+
+    Takes the place of the list price, and of what was said before. What is read from or written to a cache costs as
+    much as other input unless it is said.
+    """
+    _added[prefix_of(prefix)] = price(
+        {"input": input, "output": output, "cached_input": cached_input, "cache_write": cache_write}
+    )
+
+
+def prefix_of(given: object) -> str:
+    """The beginning of models' names in the table's spelling; refuses what begins none."""
+    plain = _spelled(given) if isinstance(given, str) else ""
+    if plain in ("", _TUNED):
+        raise InvalidValue("A price is for models by the beginning of their names, which must not be empty.")
+    return plain
+
+
+def price(given: object) -> Price:
+    """A price as callers write it: input and output, perhaps cached_input and cache_write, in dollars for a million."""
+    names = Price.__struct_fields__
+    if not isinstance(given, Mapping) or not set(given) <= set(names) or not {"input", "output"} <= set(given):
+        raise InvalidValue(
+            'A price is a mapping such as {"input": 2.5, "output": 10, "cached_input": 1.25, "cache_write": 2.5}, in '
+            f"US dollars for a million tokens, not {given!r:.80}."
+        )
+    said = {name: _micro(name, value) for name, value in given.items() if value is not None or name in _NEEDED}
+    return Price(**{"cached_input": said["input"], "cache_write": said["input"], **said})
+
+
+def nano(usd: object) -> int:
+    """An amount of dollars in billionths; refuses what is none."""
+    return round(_amount(usd, "A cost") * NANO_USD)
+
+
+_NEEDED: Final = ("input", "output")
+
+
+def _micro(name: str, value: object) -> int:
+    return round(_amount(value, f"The price of {name}") * _MILLION)
+
+
+def _amount(value: object, what: str) -> Decimal:
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    try:
+        found = Decimal(str(value)) if number else Decimal("nan")
+    except InvalidOperation:
+        found = Decimal("nan")
+    if not found.is_finite() or not 0 <= found <= MOST_USD:
+        raise InvalidValue(f"{what} is an amount of US dollars from 0 to {MOST_USD:,}, not {value!r:.40}.")
+    return found
+
+
+def _spelled(name: str) -> str:
+    """A name as it is looked up: one that was tuned costs more than the model that it was made of."""
+    tuned = _TUNING.search(name.strip().lower()) is not None
+    return (_TUNED if tuned else "") + plain_name(name)
+
+
+def _longest(plain: str, known: Iterable[str]) -> str | None:
+    return max((prefix for prefix in known if begins(plain, prefix)), key=len, default=None)
+
+
+def _own(plain: str, prices: Own) -> Price | None:
+    prefix = _longest(plain, prices)
+    if prefix is None or len(_longest(plain, PRICES) or "") > len(prefix):
+        return None
+    return prices[prefix]
+
+
+@lru_cache(maxsize=256)
+def _listed(name: str) -> Row | None:
+    """The row of a model: of the name itself, or of the same model without its date and release."""
+    plain = _spelled(name)
+    prefix = _longest(plain, PRICES)
+    if prefix is None or not _RELEASE.fullmatch(plain, len(prefix)):
+        return None
+    return PRICES[prefix]
+
+
+def _price(rates: Rates) -> Price:
+    found: Any = dict(zip(Price.__struct_fields__, (rate * _PICO for rate in rates), strict=True))
+    return Price(**found)

@@ -1,0 +1,348 @@
+"""What providers report corrects estimates: a window is neither wasted nor passed, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import floor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+import holdfast
+from holdfast import ContextPack, Holdfast
+from holdfast.client_session import Session
+from holdfast.flow import packing
+from holdfast.flow.packed import journaled
+from holdfast.model import calibrating
+from holdfast.model.calibrating import CALLS, ENOUGH, MODELS, SMALL, Calibration
+from holdfast.model.models import KnownModels
+from tests.scale import seeded, volume
+
+ONE = ("claude-opus-4-7", "estimate:2")
+CLAUDE, GPT = "claude-opus-4-7", "gpt-4o"
+SAMPLES = some.lists(some.tuples(some.integers(SMALL, 10**6), some.integers(1, 3 * 10**6)), max_size=3 * CALLS)
+
+
+@pytest.fixture
+def hf() -> Iterator[Holdfast]:
+    with holdfast.open("memory:") as opened:
+        yield opened
+
+
+def noted(calibration: Calibration, *calls: tuple[int, int]) -> float | None:
+    for estimated, reported in calls:
+        calibration.note(ONE, estimated, reported)
+    return calibration.factor(ONE)
+
+
+# the factor
+
+
+def test_an_estimate_that_is_too_high_is_believed_after_some_calls() -> None:
+    calibration = Calibration()
+    for _ in range(ENOUGH - 1):
+        assert noted(calibration, (10_000, 6_000)) is None
+    assert noted(calibration, (10_000, 6_000)) == 0.62  # 0.6 and three percent of it, in whole hundredths
+    assert noted(calibration, *[(10_000, 5_000)] * 10, (10_000, 8_000), (10_000, 5_000)) == 0.83
+
+
+def test_an_estimate_that_is_too_low_is_corrected_at_once() -> None:
+    assert noted(Calibration(), (10_000, 10_001)) == 1.04
+    assert noted(Calibration(), (10_000, 12_000)) == 1.24
+    assert noted(Calibration(), (10_000, 10_000)) is None
+
+
+def forgets(calibration: Calibration) -> None:
+    assert noted(calibration, (10_000, 15_000), *[(10_000, 8_000)] * (CALLS - 1)) == 1.55
+    assert noted(calibration, (10_000, 8_000)) == 0.83
+
+
+def test_only_the_last_calls_count() -> None:
+    forgets(Calibration())
+
+
+def covers(calls: list[tuple[int, int]]) -> None:
+    """A budget that was divided by the factor holds every request that is remembered, as large as the model takes."""
+    factor, window = noted(Calibration(), *calls), 200_000
+    counted = [one for one in calls if one[1] * 4 >= one[0]][-CALLS:]
+    if factor is None:
+        assert len(counted) < ENOUGH
+        assert all(reported <= estimated for estimated, reported in counted)
+        return
+    assert 0.5 <= factor <= 4
+    budget = floor(window / factor)
+    for estimated, reported in counted:
+        assert budget * min(reported / estimated, 4) <= window
+    largest = max(reported / estimated for estimated, reported in counted)
+    assert factor <= max(largest * 1.03 + 0.0101, 0.5)
+
+
+@settings(max_examples=volume(80, 3_000), deadline=None)
+@given(calls=SAMPLES)
+def test_what_fits_by_the_factor_fits_the_window(calls: list[tuple[int, int]]) -> None:
+    covers(calls)
+
+
+def test_what_is_around_a_small_request_is_not_taken_for_a_share() -> None:
+    assert noted(Calibration(), *[(50, 40)] * 20) is None, "nothing that is small says that an estimate is too high"
+    assert noted(Calibration(), (50, 400)) == 1.40, "350 tokens too many are not eight times as many"
+    assert noted(Calibration(), (SMALL - 1, 2 * SMALL)) == 2.07
+    assert noted(Calibration(), (SMALL, 2 * SMALL)) == 2.06
+
+
+@pytest.mark.parametrize("calls", [(0, 5), (5_000, 0), (-5, 5), (5_000, -1), (10_000, 2_499), (0, 0)])
+def test_what_cannot_be_about_the_same_request_is_not_noted(calls: tuple[int, int]) -> None:
+    assert noted(Calibration(), *[calls] * (2 * ENOUGH)) is None
+
+
+def test_a_budget_is_at_most_doubled_and_quartered() -> None:
+    assert noted(Calibration(), *[(10_000, 3_000)] * ENOUGH) == 0.5
+    assert noted(Calibration(), (10_000, 10**9)) == 4
+
+
+def test_the_memory_is_bounded_and_the_oldest_model_goes_first() -> None:
+    calibration = Calibration()
+    for number in range(3 * MODELS):
+        for _ in range(2 * CALLS):
+            calibration.note((f"m{number}", "estimate:2"), 10_000, 11_000)
+        calibration.note(ONE, 10_000, 11_000)
+    assert len(calibration._shares) == MODELS
+    assert max(map(len, calibration._shares.values())) == CALLS
+    assert calibration.factor(ONE) == calibration.factor((f"m{3 * MODELS - 1}", "estimate:2")) == 1.14
+    assert calibration.factor(("m0", "estimate:2")) is None
+
+
+# which models
+
+
+def exact_stay(models: KnownModels) -> None:
+    for model, tokenizer in [(GPT, None), (GPT, "o200k_base"), (None, None), ("", None), ("  ", "estimate:2")]:
+        models.note(model, 10_000, 20_000, tokenizer)
+        assert models.calibration(model, tokenizer) is None
+
+
+def test_exact_counts_are_never_calibrated_nor_those_for_nobody() -> None:
+    exact_stay(KnownModels())
+
+
+@pytest.mark.parametrize(("model", "tokenizer"), [(CLAUDE, None), ("my-model", "o200k_base"), (GPT, "estimate:2")])
+def test_an_estimate_is_calibrated_for_its_model_and_its_tokenizer(model: str, tokenizer: str | None) -> None:
+    models = KnownModels()
+    models.note(model, 10_000, 20_000, tokenizer)
+    assert models.calibration(model, tokenizer) == models.calibration(f"host/{model.upper()}", tokenizer) == 2.06
+    assert models.calibration(model, "estimate:1.25") is None
+    assert models.calibration("claude-opus-4-8", tokenizer) is None
+
+
+def test_a_clients_own_tokenizer_is_calibrated_unless_it_says_that_it_is_exact() -> None:
+    def thirds(text: str) -> int:
+        return len(text) // 3
+
+    models = KnownModels(thirds)
+    models.note(GPT, 10_000, 20_000)
+    assert models.calibration(GPT) == 2.06
+
+
+# packs
+
+
+def note(hf: Holdfast, pack: ContextPack, reported: int) -> None:
+    """What whoever calls a model does when it has answered."""
+    models = hf._ports.models
+    assert models is not None
+    models.note(pack.model, pack.tokens, reported, pack.tokenizer)
+
+
+def grown(hf: Holdfast, model: str, id: str = "s") -> Session:
+    chat = hf.session(id, model=model, system="Be terse.")
+    if not chat.messages():
+        chat.append([f"{number} " + "some words and more " * 60 for number in range(12)])
+    return chat
+
+
+def default_follows(hf: Holdfast) -> None:
+    chat, info = grown(hf, CLAUDE), holdfast.model_info(CLAUDE)
+    pack = chat.pack()
+    assert pack.budget == info.input_budget
+    assert pack.tokens >= SMALL
+    note(hf, pack, 2 * pack.tokens)
+    again = chat.pack()
+    assert again.budget == floor(info.input_budget / 2.06)
+    assert (again.limited_by, again.exact, again.tokens) == (None, False, pack.tokens)
+    with hf.frame("work", session="s") as frame:
+        assert (frame.pack().budget, frame.pack().limited_by) == (again.budget, None)
+    with hf.frame("tight", session="s", limits=holdfast.Limits(context_tokens=5_000)) as frame:
+        assert (frame.pack().budget, frame.pack().limited_by) == (5_000, None)
+
+
+def test_the_default_budget_is_the_window_in_estimated_tokens(hf: Holdfast) -> None:
+    default_follows(hf)
+
+
+def explicit_stays(hf: Holdfast) -> None:
+    chat = grown(hf, CLAUDE)
+    before = chat.pack(5_000)
+    note(hf, chat.pack(), 2 * chat.pack().tokens)
+    after = chat.pack(5_000)
+    assert (after.budget, after.limited_by) == (5_000, None)
+    assert after.messages == before.messages
+    with hf.frame("work", session="s") as frame:
+        assert frame.pack(5_000).budget == 5_000
+        most = holdfast.model_info(CLAUDE).input_budget
+        assert (frame.pack(10**9).budget, frame.pack(10**9).limited_by) == (most, "context_tokens")
+
+
+def test_an_explicit_budget_is_left_alone(hf: Holdfast) -> None:
+    explicit_stays(hf)
+
+
+def test_a_frame_that_has_less_left_to_spend_says_so(hf: Holdfast) -> None:
+    chat = grown(hf, CLAUDE)
+    note(hf, chat.pack(), 2 * chat.pack().tokens)
+    with hf.frame("work", session="s", tokens=9_000) as frame:
+        assert (frame.pack().budget, frame.pack().limited_by) == (9_000, "available")
+
+
+def test_exact_packs_stay_as_they_are(hf: Holdfast) -> None:
+    chat = grown(hf, GPT)
+    for _ in range(ENOUGH):
+        note(hf, chat.pack(), 2 * chat.pack().tokens)
+    assert chat.pack().budget == holdfast.model_info(GPT).input_budget
+
+
+def test_clients_learn_each_for_themselves_and_the_same_from_the_same(hf: Holdfast) -> None:
+    with holdfast.open("memory:") as other:
+        for one in (hf, other):
+            grown(one, CLAUDE)
+        note(hf, grown(hf, CLAUDE).pack(), 30_000)
+        assert grown(other, CLAUDE).pack().budget == holdfast.model_info(CLAUDE).input_budget
+        note(other, grown(other, CLAUDE).pack(), 30_000)
+        packs = [grown(one, CLAUDE).pack() for one in (hf, other, hf)]
+    assert len({(pack.budget, pack.tokens, len(pack.messages)) for pack in packs}) == 1
+
+
+@pytest.fixture
+def small_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A model that takes little, whose tokens are estimated."""
+    from holdfast.model import models
+
+    monkeypatch.setattr(models, "_added", {})
+    holdfast.register_model("tiny", window=9_000, reply_reserve=1_000)
+    yield "tiny-1"
+    models._found.cache_clear()
+
+
+def calls(hf: Holdfast, model: str, share: Callable[[], float], count: int) -> list[tuple[ContextPack, int]]:
+    """A conversation that grows for ever, what its model was shown, and what the provider said that had."""
+    chat, found = hf.session("long", model=model), []
+    for number in range(count):
+        chat.append(f"{number} " + "some words and more " * 90)
+        pack = chat.pack()
+        chat.begin_model_call(pack)
+        found.append((pack, round(pack.tokens * share())))
+        note(hf, *found[-1])
+    return found
+
+
+def fills(hf: Holdfast, model: str, share: float) -> None:
+    random, window = seeded("calibration"), 8_000
+    found = calls(hf, model, lambda: share * random.uniform(0.97, 1), 50)
+    late = [reported for _, reported in found[30:]]
+    assert max(reported for _, reported in found) <= window
+    assert max(late) >= 0.8 * window, "the window is used"
+
+
+@pytest.mark.parametrize("share", [0.6, 1.3])
+def test_a_window_is_filled_and_not_passed(hf: Holdfast, small_window: str, share: float) -> None:
+    fills(hf, small_window, share)
+
+
+def window_stays(hf: Holdfast, model: str) -> None:
+    """Packs of a line are of one window although their budgets differ, so that the next begins where the last did."""
+    shares = iter(range(100, 150))
+    packs = [pack for pack, _ in calls(hf, model, lambda: next(shares) / 100, 20)]
+    assert len({pack.budget for pack in packs}) > 10
+    line = "session/long/thread/main"
+    asked = [event.facts.asked for event in journaled(hf._ports, hf._acting, line)]
+    assert asked == [holdfast.model_info(model).input_budget] * len(packs)
+
+
+def test_packs_are_of_one_window_while_budgets_change(hf: Holdfast, small_window: str) -> None:
+    window_stays(hf, small_window)
+
+
+# planted bugs
+
+
+def _mean(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(calibrating, "max", lambda *given, **more: _average(*given, **more), raising=False)
+
+
+def _average(*given: Any, **more: Any) -> Any:
+    shares = given[0] if "default" in more else given
+    return sum(shares) // len(shares) if shares and "default" in more else max(*given, **more)
+
+
+def _never_forgets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(calibrating, "CALLS", 10**6)
+
+
+def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(calibrating, "LEAST_PERCENT", 10)
+    patch.setattr(calibrating, "MOST_PERCENT", 90)
+
+
+def _also_exact(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KnownModels, "_estimated", lambda self, model, name: (model or "", name or ""))
+
+
+def _also_explicit(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any) -> tuple[int, int, str | None]:
+        return self._calibrated(), self._calibrated(), None
+
+    patch.setattr(packing._Packing, "_limits", broken)
+
+
+def _named_by_its_budget(patch: pytest.MonkeyPatch) -> None:
+    limits = packing._Packing._limits
+
+    def broken(self: Any) -> tuple[int, int, str | None]:
+        _, budget, limited_by = limits(self)
+        return budget, budget, limited_by
+
+    patch.setattr(packing._Packing, "_limits", broken)
+
+
+def _never_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Calibration, "factor", lambda self, counted: None)
+
+
+def _too_few_calls(hf: Holdfast) -> None:
+    covers([(10_000, 7_000), (10_000, 12_000), (10_000, 8_000)])
+
+
+@pytest.mark.parametrize(
+    ("plant", "check"),
+    [
+        (_mean, _too_few_calls),
+        (_never_forgets, lambda hf: forgets(Calibration())),
+        (_no_margin_upwards, _too_few_calls),
+        (_also_exact, lambda hf: exact_stay(KnownModels())),
+        (_also_explicit, explicit_stays),
+        (_named_by_its_budget, lambda hf: window_stays(hf, "tiny-1")),
+        (_never_known, lambda hf: fills(hf, "tiny-1", 1.3)),
+        (_never_known, lambda hf: fills(hf, "tiny-1", 0.6)),
+    ],
+)
+def test_planted_bugs_are_caught(
+    hf: Holdfast,
+    small_window: str,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    check: Callable[[Holdfast], None],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises(AssertionError):
+            check(hf)
