@@ -1,0 +1,1 @@
+"""Agents: models and tools driven through turns that survive their process."""
