@@ -1,1 +1,53 @@
-"""The public test kit: contracts for backends, faults, frozen clocks, the simulated disk."""
+"""The public test kit: contracts for backends, faults, frozen clocks, the simulated disk.
+
+For tests of your own programs:
+
+    Scripted, call, Recorded            models without a network: see holdfast.model.scripted and .recorded
+    kill_everywhere, killable, kill_point   kill a program at every point, run it again, check what is left
+    FrozenClock, SeededIds              time and chance under control
+
+Each of them is also a fixture of the pytest plugin, which is there as soon as holdfast is installed.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.model.recorded import Recorded
+    from holdfast.model.scripted import Scripted, call, echo
+    from holdfast.testing.clock import FrozenClock, SeededIds
+    from holdfast.testing.dying import kill_point, killable
+    from holdfast.testing.killing import KillReport, kill_everywhere
+
+__all__ = [
+    "FrozenClock",
+    "KillReport",
+    "Recorded",
+    "Scripted",
+    "SeededIds",
+    "call",
+    "echo",
+    "kill_everywhere",
+    "kill_point",
+    "killable",
+]
+
+# pytest loads the plugin in every run, also where nobody uses it: only who asks for something pays.
+_LATER = {
+    "FrozenClock": "holdfast.testing.clock",
+    "KillReport": "holdfast.testing.killing",
+    "Recorded": "holdfast.model.recorded",
+    "Scripted": "holdfast.model.scripted",
+    "SeededIds": "holdfast.testing.clock",
+    "call": "holdfast.model.scripted",
+    "echo": "holdfast.model.scripted",
+    "kill_everywhere": "holdfast.testing.killing",
+    "kill_point": "holdfast.testing.dying",
+    "killable": "holdfast.testing.dying",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(_import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")

@@ -1,0 +1,157 @@
+"""Recorded: a real model's replies in a file, so that tests ask it once and then need no network and no key.
+
+Each line is a reply under the digest of its request, and the beginning of what was asked, for people to read. The
+digest is of the request as it would be sent, with the model's name, the schema of the reply and the options, in
+canonical JSON. What holdfast makes anew in each run (ULIDs, the marks around data) counts by where it first stands,
+in the request and in the reply, so that the same program finds its recording in another journal. No more of the
+request is kept, and no header or key: the file can be committed with the tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.patterns import late
+from holdfast.core.values import plain
+from holdfast.errors import InvalidValue, ModelFailed
+from holdfast.model.scripted import look, speak
+from holdfast.ports import Model
+from holdfast.records.calling import Delta, ModelCall, ModelReply
+
+MODES: Final = ("auto", "record", "replay")
+SECRET: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})
+"""Options that are about the connection: they are in no digest."""
+_ABOUT: Final = 60
+_MADE_ANEW: Final = late(
+    r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Z]{25}(?![0-9A-Za-z])|(?<=<data )[0-9]{9}(?=>)|(?<=</data )[0-9]{9}(?=>)",
+    re.IGNORECASE,
+)
+_IN_A_REPLY: Final = late(r"\{\{made (\d+)\}\}")
+_CANONICAL: Final = msgspec.json.Encoder(order="sorted")
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply in the file."""
+
+    request: str
+    model: str
+    about: str
+    reply: dict[str, Any]
+
+
+class Recorded:
+    """A model whose replies are kept in a file and given again.
+
+    | mode | a request that is in the file | one that is not |
+    |---|---|---|
+    | `auto` | answered from it | asked and kept |
+    | `record` | asked, and kept in place of the old reply | asked and kept |
+    | `replay` | answered from it | `ModelFailed`, kind `rejected` |
+
+    To replay without the model itself, give its name in its place. Failures of the model are not kept.
+    """
+
+    def __init__(self, model: Model | str, path: str | os.PathLike[str], *, mode: str = "auto") -> None:
+        if mode not in MODES:
+            raise InvalidValue(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
+        if mode == "record" and isinstance(model, str):
+            raise InvalidValue("To record, give the model itself, not its name.")
+        self._model, self._path, self._mode = model, Path(path), mode
+        self._known = _read(self._path)
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self._model if isinstance(self._model, str) else self._model.name
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        """The reply that is kept, or the model's, which is kept from now on."""
+        digest, made = digest_of(self.name, asked)
+        known = self._known.get(digest) if self._mode != "record" else None
+        if known is not None:
+            found = _replayed(known, made)
+            await speak(found.message, say)
+            return found
+        if self._mode == "replay" or isinstance(self._model, str):
+            raise ModelFailed(
+                f"{self._path} has no reply of {self.name} to {_about(asked)!r} (request {digest}). "
+                "Run once with the model itself and mode='auto', or mode='record', to record it.",
+                kind="rejected",
+            )
+        found = await self._model.reply(asked, say)
+        self._keep(_Line(request=digest, model=self.name, about=_about(asked), reply=_kept(found, made)))
+        return found
+
+    async def close(self) -> None:
+        """Close the model; the file is never left open."""
+        if not isinstance(self._model, str):
+            await self._model.close()
+
+    def _keep(self, line: _Line) -> None:
+        """One write of a whole line, so that several processes can record side by side."""
+        self._known[line.request] = line.reply
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+b", buffering=0) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            # Half a line, from a process that was killed there, stays a line of its own.
+            begin = b"" if file.read(1) in (b"", b"\n") else b"\n"
+            file.write(begin + _CANONICAL.encode(line) + b"\n")
+
+
+def digest_of(name: str, asked: ModelCall) -> tuple[str, list[str]]:
+    """A name for a request that is the same in every run, and what in it was made anew in this one."""
+    options = {key: value for key, value in asked.options.items() if key not in SECRET}
+    request: Mapping[str, Any] = asked.pack.to_openai()
+    whole = {"model": name, "output": asked.output, "options": plain(options), "request": request}
+    made: dict[str, str] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return made.setdefault(found[0], f"{{{{made {len(made)}}}}}")
+
+    text = _MADE_ANEW.sub(numbered, _CANONICAL.encode(whole).decode())
+    return hashlib.sha256(text.encode()).hexdigest()[:32], list(made)
+
+
+def _kept(reply: ModelReply, made: list[str]) -> dict[str, Any]:
+    """A reply as data, in which what was made anew has the number that it has in the request."""
+    numbers = {each: number for number, each in enumerate(made)}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f"{{{{made {numbers[found[0]]}}}}}" if found[0] in numbers else found[0]
+
+    kept: dict[str, Any] = msgspec.json.decode(_MADE_ANEW.sub(numbered, _CANONICAL.encode(reply).decode()))
+    return kept
+
+
+def _replayed(kept: dict[str, Any], made: list[str]) -> ModelReply:
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return made[number] if number < len(made) else found[0]
+
+    return msgspec.json.decode(_IN_A_REPLY.sub(named, _CANONICAL.encode(kept).decode()), type=ModelReply)
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """The replies of a file, the newest for each request. A line that was cut off is passed over."""
+    known: dict[str, dict[str, Any]] = {}
+    for number, text in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            msgspec.convert(line.reply, ModelReply)
+        except msgspec.ValidationError:
+            raise InvalidValue(f"Line {number} of {path} is no recorded reply. Remove it, or the whole file.") from None
+        except msgspec.DecodeError:
+            continue
+        known[line.request] = line.reply
+    return known
+
+
+def _about(asked: ModelCall) -> str:
+    return look(asked.pack).user[:_ABOUT]

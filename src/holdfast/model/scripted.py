@@ -1,0 +1,257 @@
+"""Scripted: a model that says what a script says, for tests, demos and benchmarks. No network, no key, no chance.
+
+What it answers follows from what it is shown and from nothing else. So a process that was killed and started again,
+with a new object of this kind, gets the same answer to the same request, as nobody counts how often it was asked.
+
+    Scripted(["Hello."])                                   every turn is answered so
+    Scripted([call("refund", order=17), "Done."])          a tool call, then a text; the same in every turn
+    Scripted({"refund": [call("refund", order=17), "Done."], "hello": "Hi."}, otherwise="Pardon?")
+    Scripted(lambda pack: f"I was shown {len(pack.messages)} messages.")
+    Scripted()                                             says what it was told: see `echo`
+
+A **script** is a list of replies for one turn. Which of them is next is read off the conversation: as many as the
+assistant has said since the newest message of a user. In a mapping the first rule whose words are in that message
+has the script. A **reply** is a text, a `call`, a list of texts and calls made together, a `Message`, a `ModelReply`
+with a usage of its own, an error to raise, or a function of the pack that gives one of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.patterns import late
+from holdfast.core.values import plain
+from holdfast.core.wire.calls import json_text, shown_result
+from holdfast.core.wire.openai import read_messages
+from holdfast.errors import InvalidValue, ModelFailed
+from holdfast.records.calling import Delta, ModelCall, ModelReply, Shown
+from holdfast.records.messages import Message, ToolCallRequest
+from holdfast.records.packs import ConversationSlice
+from holdfast.records.usage import Usage
+
+KEPT: Final = 100
+"""Requests that are kept to look at, at most: each holds its pack."""
+CHARS_PER_TOKEN: Final = 4
+_PIECES: Final = late(r"\s*\S+\s*|\s+")
+_ASKED_TO_CALL: Final = late(r"\s*call\s+([\w.-]+)\s*(\{.*\})?\s*", re.IGNORECASE | re.DOTALL)
+
+Say = Callable[[Delta], None]
+Script = Callable[[Any], Any] | tuple[Any, ...]
+
+
+def call(name: str, /, **arguments: Any) -> ToolCallRequest:
+    """A tool call as a reply: `call("refund", order=17)`."""
+    return ToolCallRequest(name=name, arguments=msgspec.json.encode(plain(arguments)).decode())
+
+
+class Scripted:
+    """A model that follows a script. See the module for what scripts and replies are.
+
+    `pause` is how many seconds to wait after each word. `requests` are the newest requests, to look at in a test.
+    """
+
+    def __init__(
+        self, replies: Any = None, *, name: str = "scripted", otherwise: Any = None, pause: float = 0.0
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidValue("A model's name is text. Give one, or none.")
+        self._name, self._pause = name, pause
+        self._rules = _rules(replies, otherwise)
+        self.requests: deque[ModelCall] = deque(maxlen=KEPT)
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+        return self._name
+
+    async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
+        """What the script says to this request."""
+        self.requests.append(asked)
+        seen = look(asked.pack)
+        said = self._next(seen)
+        if callable(said) and not isinstance(said, type):
+            said = said(asked.pack)
+            said = _checked(await said if inspect.isawaitable(said) else said)
+        if isinstance(said, BaseException | type):
+            raise await self._failure(said, say)
+        made = said if isinstance(said, ModelReply) else _made(said, seen, self._name)
+        await speak(made.message, say, self._pause)
+        return made
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _next(self, seen: Seen) -> Any:
+        text = seen.user.casefold()
+        script = next((script for words, script in self._rules if words in text), None)
+        if script is None:
+            raise ModelFailed(
+                f"No rule of {self._name} has words that are in {seen.user!r:.80}. Add one, or give otherwise=….",
+                kind="rejected",
+            )
+        if not isinstance(script, tuple):
+            return script
+        if seen.said >= len(script):
+            raise ModelFailed(
+                f"The script of {self._name} has no reply number {seen.said + 1} to {seen.user!r:.80}. Add it, or give "
+                "a function of the pack.",
+                kind="rejected",
+            )
+        return script[seen.said]
+
+    async def _failure(self, error: BaseException | type[BaseException], say: Say | None) -> BaseException:
+        partial = getattr(error, "partial", "")
+        if isinstance(partial, str) and partial:
+            await speak(Message(role="assistant", content=partial), say, self._pause)
+        # Not the very object: whoever catches it adds notes, and it is raised again in another turn.
+        return copy.copy(error) if isinstance(error, ModelFailed) else error() if isinstance(error, type) else error
+
+
+# what was shown
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script can tell from a pack."""
+
+    messages: tuple[Message, ...]
+    user: str
+    """The newest message of a user."""
+    said: int
+    """How many messages the assistant has said since, without those that were cut off."""
+    tokens: int
+
+
+def look(pack: Shown) -> Seen:
+    """What is to be answered. Of a pack its conversation, so that no evidence is taken for a user's words."""
+    talk = getattr(pack, "conversation", None)
+    if isinstance(talk, ConversationSlice):
+        messages = talk.messages
+    else:
+        messages = tuple(read_messages(pack.to_openai()["messages"]).messages)
+    users = [at for at, message in enumerate(messages) if message.role == "user" and not message.synthetic]
+    newest = users[-1] if users else -1
+    since = [message for message in messages[newest + 1 :] if message.role == "assistant"]
+    tokens = getattr(pack, "tokens", None)
+    return Seen(
+        messages=messages,
+        user=messages[newest].text if users else "",
+        said=sum(not message.partial and not message.synthetic for message in since),
+        tokens=tokens if isinstance(tokens, int) else _about(json_text(pack.to_openai())),
+    )
+
+
+def echo(pack: Shown) -> str | ToolCallRequest:
+    """A reply for who has no model: what was said, what was shown, and `call refund {"order": 17}` calls a tool."""
+    seen = look(pack)
+    results = [shown_result(seen.messages[-1], one) for one in seen.messages[-1].tool_results] if seen.messages else []
+    if results:
+        return "\n".join(f"The tool said: {result}" for result in results)
+    tools = [tool["function"]["name"] for tool in pack.to_openai().get("tools", ()) if "function" in tool]
+    wanted = _ASKED_TO_CALL.fullmatch(seen.user)
+    if wanted is not None and wanted[1] in tools:
+        return ToolCallRequest(name=wanted[1], arguments=wanted[2] or "{}")
+    more = f' Say "call {tools[0]} {{…}}" to have a tool called: {", ".join(tools)}.' if tools else ""
+    return f"You said: {seen.user}\n(I was shown {len(seen.messages)} messages, {seen.tokens} tokens.{more})"
+
+
+# what is said
+
+
+async def speak(message: Message, say: Say | None, pause: float = 0.0) -> None:
+    """Give a whole message piece by piece, as a provider would."""
+    if say is None:
+        return
+    for piece in _PIECES.findall(message.text):
+        say(Delta(text=piece))
+        if pause:
+            await asyncio.sleep(pause)
+    for each in message.tool_calls:
+        say(Delta(kind="tool", text=each.name))
+
+
+def _made(said: Any, seen: Seen, name: str) -> ModelReply:
+    parts = said if isinstance(said, list | tuple) else [said]
+    if isinstance(said, Message):
+        message = said
+    else:
+        texts = [part for part in parts if isinstance(part, str)]
+        calls = tuple(_as_call(part) for part in parts if not isinstance(part, str))
+        message = Message(role="assistant", content="".join(texts) if texts else None, tool_calls=calls)
+    output = _about(message.text, *(each.name + each.arguments for each in message.tool_calls))
+    return ModelReply(message=message, usage=Usage(input=seen.tokens, output=output, model=name))
+
+
+def _about(*texts: str) -> int:
+    return -(-sum(map(len, texts)) // CHARS_PER_TOKEN)
+
+
+def _as_call(part: Any) -> ToolCallRequest:
+    if isinstance(part, ToolCallRequest):
+        return part
+    given = part["arguments"]
+    text = given if isinstance(given, str) else msgspec.json.encode(plain(given)).decode()
+    return ToolCallRequest(name=part["name"], arguments=text)
+
+
+# reading a script
+
+
+def _rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
+    """Words and the script for who says them; none at all are in every message."""
+    if replies is None and otherwise is None:
+        return [("", echo)]
+    rules: list[tuple[str, Script]] = []
+    if isinstance(replies, Mapping) and not _is_call(replies):
+        for words, script in replies.items():
+            if not isinstance(words, str):
+                raise InvalidValue(f"The rules of a script begin with words, not with {words!r:.40}.")
+            rules.append((words.casefold(), _script(script)))
+    elif replies is not None:
+        rules.append(("", _script(replies)))
+    if otherwise is not None:
+        rules.append(("", _script(otherwise)))
+    return rules
+
+
+def _script(given: Any) -> Script:
+    """A function answers everything; a list is one turn; anything else is all that is said in a turn."""
+    if callable(given) and not isinstance(given, type):
+        return given  # type: ignore[no-any-return]
+    return tuple(map(_checked, given)) if isinstance(given, list | tuple) else (_checked(given),)
+
+
+def _checked(reply: Any) -> Any:
+    """A reply that can be made; refuses others."""
+    if isinstance(reply, str | ToolCallRequest | BaseException) or _is_call(reply):
+        return reply
+    if isinstance(reply, type) and issubclass(reply, BaseException):
+        return reply
+    message = reply.message if isinstance(reply, ModelReply) else reply
+    if isinstance(message, Message) and message.role == "assistant":
+        return reply
+    if isinstance(reply, list | tuple) and reply and all(map(_is_part, reply)):
+        return reply
+    if callable(reply) and not isinstance(reply, type):
+        return reply
+    raise InvalidValue(
+        f"{reply!r:.80} is no reply. Give a text, call(name, …), a list of these, an assistant's Message, a "
+        "ModelReply, an error to raise, or a function of the pack."
+    )
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, str | ToolCallRequest) or _is_call(part)
+
+
+def _is_call(given: object) -> bool:
+    if not isinstance(given, Mapping) or set(given) != {"name", "arguments"} or not isinstance(given["name"], str):
+        return False
+    return isinstance(given["arguments"], str | Mapping)
