@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.chain import SALT_BYTES
+from holdfast.core.shapes import one_at_a_time
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
 _ENTROPY_BYTES = 10
+
+one_at_a_time(threading.RLock())
 
 
 class SystemClock:

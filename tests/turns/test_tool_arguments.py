@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from holdfast.errors import InvalidValue
-from holdfast.runtime import tool_arguments, tool_meaning, tool_schema
+from holdfast.runtime import tool_arguments, tool_meaning, tool_schema, tool_signature
 from holdfast.runtime.tool import AnyTool, ArgumentsUnfit, failure_text, tool
 from holdfast.runtime.tool_schema import schema_of
 from tests.scale import seeded, volume
@@ -95,10 +95,12 @@ def test_a_disagreement_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(tool_meaning, "as_meant", deaf)
     elif bug == "objects take anything":
         open_up = tool_schema.object_of
-        monkeypatch.setattr(tool_schema, "object_of", lambda *given: {**open_up(*given), "additionalProperties": True})
+        for where in (tool_schema, tool_signature):
+            monkeypatch.setattr(where, "object_of", lambda *given: {**open_up(*given), "additionalProperties": True})
     elif bug == "required is forgotten":
         shut = tool_schema.object_of
-        monkeypatch.setattr(tool_schema, "object_of", lambda properties, _required: shut(properties, []))
+        for where in (tool_schema, tool_signature):
+            monkeypatch.setattr(where, "object_of", lambda properties, _required: shut(properties, []))
     else:
         monkeypatch.setitem(tool_schema._PLAIN, tool_schema.types.BoolType, {})  # type: ignore[arg-type]
     with pytest.raises((AssertionError, KeyError)):

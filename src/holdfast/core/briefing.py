@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.core.codec import encode
 from holdfast.core.fencing import BRIEF_LABEL, INPUTS_LABEL, TRUSTED, Mark, fenced, lowest
 from holdfast.core.said import ERASED_TEXT
+from holdfast.core.shapes import converted
 from holdfast.core.values import plain
 from holdfast.core.wire.tools import tool_defs
 from holdfast.errors import InvalidValue
@@ -95,7 +96,7 @@ def fields_of(value: Any) -> dict[str, Any]:
         found["working_context"] = value["working_context"]
     if value.get("tools") is not None:
         try:
-            found["tools"] = msgspec.convert(value["tools"], tuple[ToolDef, ...])
+            found["tools"] = converted(value["tools"], tuple[ToolDef, ...])
         except msgspec.ValidationError:
             pass
     return found

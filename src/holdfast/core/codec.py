@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
+from holdfast.core.shapes import converted, decoder
 from holdfast.core.upcast import upcast
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
 from holdfast.records.catalogue import event_type, known_type
@@ -106,15 +106,10 @@ def encode(value: object, nesting: int = 64) -> bytes:
         raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
 
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
 def decode(data: bytes, kind: Any = Any) -> Any:
     """Bytes from the journal as a record or as plain data; anything unreadable is corruption."""
     try:
-        return _decoder(kind).decode(data)
+        return decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"Stored data cannot be read ({error}). Run `holdfast verify`.") from None
 
@@ -152,7 +147,7 @@ def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -
 def _typed(type_name: str, data: bytes, kind: Any) -> bytes:
     """Bytes that can be read back: records do not check their fields when they are made."""
     try:
-        _decoder(kind).decode(data)
+        decoder(kind).decode(data)
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
         raise InvalidValue(f"{type_name} cannot hold this: {words}. Pass a value of the right type.") from None
@@ -170,7 +165,7 @@ def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
         raise NewerSchema(
             f"{type_name} was written with schema {schema}; this release knows {row.schema}. Upgrade holdfast."
         )
-    return msgspec.convert(upcast(type_name, schema, row.schema, decode(facts)), row.facts)
+    return converted(upcast(type_name, schema, row.schema, decode(facts)), row.facts)
 
 
 def decode_event(stored: StoredEvent) -> Event:

@@ -6,13 +6,14 @@ An effect is checked as a whole before anything is written: a wrong one refuses 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from holdfast.core import entries as rules
 from holdfast.core.codec import encode
+from holdfast.core.shapes import converted, decoder
 from holdfast.core.values import plain
 from holdfast.errors import EffectRefused, InvalidValue
 from holdfast.records import effects
@@ -103,7 +104,7 @@ def _plain(effect: Effect) -> Effect:
 
 def _read(data: bytes, kind: type[Effect]) -> Effect:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return cast(Effect, decoder(kind).decode(data))
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
         raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
@@ -197,7 +198,7 @@ def wire(effect: Effect) -> dict[str, Any]:
 def from_wire(payload: Any) -> AnyEffect:
     """The effect that was stored."""
     try:
-        found: AnyEffect = msgspec.convert(payload, AnyEffect)
+        found: AnyEffect = converted(payload, AnyEffect)
     except msgspec.ValidationError as error:
         raise EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
     return found

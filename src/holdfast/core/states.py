@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
+from holdfast.core.shapes import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
 from holdfast.records.events.conversations import CallRef, Segment
@@ -99,7 +98,7 @@ def _line(rows: Rows) -> Line | None:
             packed=row["packed"],
             ended=bool(row["ended"]),
             fresh=bool(row["fresh"]),
-            shared=() if row["shared"] is None else msgspec.json.decode(row["shared"], type=tuple[Segment, ...]),
+            shared=() if row["shared"] is None else decoder(tuple[Segment, ...]).decode(row["shared"]),
             usage=_usage(row),
             calls={call.id: call for call in calls},
         )

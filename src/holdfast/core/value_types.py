@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.core.codec import encode
 from holdfast.core.entries import shown
+from holdfast.core.shapes import converted
 from holdfast.core.values import is_record_type, words
 from holdfast.errors import InvalidValue, ValueMismatch
 from holdfast.records.events.envelope import ERASED
@@ -91,7 +92,7 @@ def _converted(value: Any, kind: Any) -> Any:
     if callable(from_json):
         return from_json(encode(value))
     validate = getattr(kind, "model_validate", None)
-    return validate(value) if callable(validate) else msgspec.convert(value, kind, strict=True)
+    return validate(value) if callable(validate) else converted(value, kind, strict=True)
 
 
 def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:

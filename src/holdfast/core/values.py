@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.shapes import converted
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import ERASED
 
@@ -66,7 +67,7 @@ def typed(value: Any, kind: Any) -> Any:
         return value
     validate = getattr(kind, "model_validate", None)
     try:
-        return validate(value) if callable(validate) else msgspec.convert(value, kind, strict=False)
+        return validate(value) if callable(validate) else converted(value, kind, strict=False)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise InvalidValue(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.briefing import (
@@ -25,6 +24,7 @@ from holdfast.core.briefing import (
 from holdfast.core.codec import decode_event
 from holdfast.core.entries import RESERVED
 from holdfast.core.fencing import lowest, marks
+from holdfast.core.shapes import decoder
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow import artifacts, keeping
 from holdfast.flow.seeing import is_thread, place_of, scopes_of
@@ -246,6 +246,6 @@ def _piece(origin: Origin, event: Event | None, said: dict[str, Any], names: Seq
 
 def _tools(ports: Ports, acting: Acting, origin: Origin) -> Piece:
     body = artifacts.read(ports, acting, str(origin.artifact))
-    tools = msgspec.json.decode(body, type=tuple[ToolDef, ...]) if isinstance(body, bytes) else None
+    tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
     fields = erased_fields(["tools"]) if tools is None else {"tools": tools}
     return Piece(origin=origin, trust="system", fields=fields, erased=tools is None)

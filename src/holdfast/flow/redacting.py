@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.shapes import converted
 from holdfast.core.values import words
 from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
 from holdfast.ports import Ports
@@ -142,4 +143,4 @@ def content(redact: Redact, given: Content) -> Content:
     """Any event's content."""
     plain = msgspec.to_builtins(given)
     found = {name: value(redact, item) for name, item in plain.items()}
-    return given if found == plain else msgspec.convert(found, type(given))
+    return given if found == plain else converted(found, type(given))

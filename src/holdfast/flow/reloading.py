@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from holdfast.core.codec import decode_event
 from holdfast.core.passages import remembered
 from holdfast.core.said import ERASED_TEXT
+from holdfast.core.shapes import converted
 from holdfast.core.telling import FILE
 from holdfast.flow import resolving, seeing
 from holdfast.flow.evidence import described
@@ -27,9 +26,10 @@ UNKNOWN_STATUS = "unknown"
 def origin_of(piece: PackedPiece) -> Origin:
     """Where a piece came from."""
     kind: str = piece.kind
-    return msgspec.convert(
+    found: Origin = converted(
         {name: getattr(piece, name) for name in Origin.__struct_fields__ if name != "kind"} | {"kind": kind}, Origin
     )
+    return found
 
 
 def messages_of(ports: Ports, acting: Acting, piece: PackedPiece) -> list[Message]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.codec import encode
+from holdfast.core.shapes import decoder
 from holdfast.core.wire.tools import tool_defs
 from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
 from holdfast.flow import artifacts, redacting
@@ -207,7 +208,7 @@ def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[To
     if known.tools is None:
         return ()
     body = artifacts.read(ports, acting, known.tools)
-    return msgspec.json.decode(body, type=tuple[ToolDef, ...]) if isinstance(body, bytes) else ()
+    return decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else ()
 
 
 def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.core.chain import genesis, link
 from holdfast.core.codec import check_plain, decode_facts
+from holdfast.core.shapes import converted
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
 from holdfast.flow.reading import beyond
 from holdfast.ports import Ports
@@ -162,7 +163,7 @@ def _item(line: dict[str, Any], number: int) -> Item:
             line.update({field: None if line[field] is None else line[field].encode() for field in _TEXT})
         tenant = check_id(line["tenant"] if kind == "event" else line.pop("tenant"), "tenant")
         # Bytes are decoded above: msgspec must not take them for base64 text a second time.
-        item: StoredEvent | Subject | Artifact = msgspec.convert(line, shape, builtin_types=(bytes,))
+        item: StoredEvent | Subject | Artifact = converted(line, shape, builtin_types=(bytes,))
     except (AttributeError, HoldfastError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(f"Line {number} cannot be read ({error!s:.200}). Nothing was imported.") from None
     if isinstance(item, StoredEvent):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.shapes import converted
 from holdfast.runtime.tool_failures import ArgumentsUnfit
 from holdfast.runtime.tool_meaning import as_meant
 from holdfast.runtime.tool_schema import Schema, is_pydantic
@@ -113,10 +114,10 @@ class _Unfit(Exception):
 def _converted(value: Any, kind: Any) -> Any:
     """A value as its type has it; loosely only if it does not fit as it stands."""
     try:
-        found = msgspec.convert(value, kind, strict=True, str_keys=True, dec_hook=_validated)
+        found = converted(value, kind, strict=True, str_keys=True, dec_hook=_validated)
     except msgspec.ValidationError:
         try:
-            found = msgspec.convert(value, kind, strict=False, str_keys=True, dec_hook=_validated)
+            found = converted(value, kind, strict=False, str_keys=True, dec_hook=_validated)
         except msgspec.ValidationError as error:
             text = str(error)
             at = _PATH.match(text)

@@ -13,10 +13,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.shapes import converted
 from holdfast.core.wire.checking import checked
 from holdfast.core.wire.notes import Reading
 from holdfast.core.wire.parts import encoded
@@ -97,15 +98,15 @@ def _read_header(given: dict[str, Any]) -> Header:
     if given["holdfast"] != VERSION:
         raise InvalidValue(f"its form is {given['holdfast']!r:.20}, this release reads {VERSION}. Upgrade holdfast.")
     _refuse_unknown(given, _HEADER_FIELDS)
-    tools = msgspec.convert(given.get("tools") or [], list[ToolDef])
-    return msgspec.convert({**given, "tools": tool_defs(tools)}, Header)
+    tools = converted(given.get("tools") or [], list[ToolDef])
+    return cast(Header, converted({**given, "tools": tool_defs(tools)}, Header))
 
 
 def _read_message(given: dict[str, Any]) -> Message:
     _refuse_unknown(given, _FIELDS | {"bytes"})
-    for place in msgspec.convert(given.pop("bytes", []), list[dict[str, Any]]):
+    for place in converted(given.pop("bytes", []), list[dict[str, Any]]):
         _put_back(given, place)
-    return checked(msgspec.convert(given, Message))
+    return checked(converted(given, Message))
 
 
 def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:
