@@ -25,7 +25,9 @@ from holdfast.client_frame import Frame
 from holdfast.client_pack import ContextPack
 from holdfast.client_session import Session
 from holdfast.client_state import State, StateReader, StateStore, open_store
+from holdfast.client_steps import Ask, CallModel, CallTool, Done
 from holdfast.client_tools import HistoryTools
+from holdfast.client_turn import Turn
 from holdfast.connect import restore
 from holdfast.core.value_types import register_type
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
@@ -61,6 +63,7 @@ from holdfast.errors import (
     LimitExceeded,
     MaxDepthExceeded,
     MessageNotFound,
+    ModelFailed,
     NewerSchema,
     NotAJournal,
     NotFound,
@@ -77,6 +80,7 @@ from holdfast.errors import (
     SessionClosed,
     SessionNotFound,
     StaleEpoch,
+    StepUnanswered,
     StorageFull,
     StrategyFailed,
     StreamClosed,
@@ -95,6 +99,7 @@ from holdfast.flow.porting import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
+from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.compaction import (
     Always,
     BudgetGuard,
@@ -170,12 +175,27 @@ if TYPE_CHECKING:
     from holdfast.async_session import AsyncSession
     from holdfast.async_state import AsyncState, AsyncStateStore, open_store_async
     from holdfast.async_tools import AsyncHistoryTools
+    from holdfast.async_turn import AsyncTurn
     from holdfast.core.windows import Window
     from holdfast.documents import DocumentRoot
     from holdfast.fetching import HttpsFetcher
     from holdfast.migrating import DualWrite
+    from holdfast.model.anthropic_messages import AnthropicMessages
     from holdfast.model.models import model_info, register_model
+    from holdfast.model.openai_chat import OpenAIChat
+    from holdfast.model.openai_responses import OpenAIResponses
+    from holdfast.model.prices import register_price
+    from holdfast.model.recorded import Recorded
+    from holdfast.model.scripted import Scripted
     from holdfast.model.summarizers import ModelSummarizer
+    from holdfast.runtime.agent import AsyncAgent
+    from holdfast.runtime.mcp_tools import McpServer
+    from holdfast.runtime.reply import AgentEvent, Reply
+    from holdfast.runtime.sync_agent import Agent
+    from holdfast.runtime.tool import Tool, tool
+    from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+    from holdfast.runtime.tool_failures import ArgumentsUnfit, ToolFailed, ToolTimedOut
+    from holdfast.runtime.tool_outcome import Bytes
     from holdfast.telemetry import OpenTelemetry
     from holdfast.webhook import WebhookSink, verify_webhook
     from holdfast.windows import count_tokens, sliding, summarised
@@ -183,25 +203,36 @@ if TYPE_CHECKING:
 __all__ = [
     "ActorBusy",
     "ActorResumeState",
+    "Agent",
+    "AgentEvent",
     "AlreadyAnswered",
     "Always",
     "Answer",
+    "AnthropicMessages",
     "AnthropicRequest",
     "Appearance",
     "Appended",
+    "ArgumentsUnfit",
+    "Ask",
     "Asked",
+    "AsyncAgent",
     "AsyncHistoryTools",
     "AsyncHoldfast",
     "AsyncSession",
     "AsyncState",
     "AsyncStateReader",
     "AsyncStateStore",
+    "AsyncToolCall",
+    "AsyncTurn",
     "BriefContext",
     "BudgetExhausted",
     "BudgetGuard",
     "BudgetTooSmall",
     "Busy",
+    "Bytes",
+    "CallModel",
     "CallNotFound",
+    "CallTool",
     "Closed",
     "CompactionConfig",
     "CompactionLevel",
@@ -217,8 +248,10 @@ __all__ = [
     "DeclaredEffect",
     "Delegate",
     "DeleteState",
+    "Delta",
     "Dispatched",
     "DocumentRoot",
+    "Done",
     "Draining",
     "DualWrite",
     "DuplicateFrame",
@@ -247,8 +280,8 @@ __all__ = [
     "Handoff",
     "HasLiveChildren",
     "HasOpenCalls",
-    "Holdfast",
     "HistoryTools",
+    "Holdfast",
     "HoldfastError",
     "HttpsFetcher",
     "Imported",
@@ -261,19 +294,25 @@ __all__ = [
     "Limits",
     "LinkState",
     "MaxDepthExceeded",
+    "McpServer",
     "Message",
     "MessageNotFound",
     "MessagesOver",
+    "ModelCall",
+    "ModelFailed",
     "ModelInfo",
+    "ModelReply",
     "ModelSummarizer",
     "NewerSchema",
     "NotAJournal",
     "NotFound",
     "NotOwner",
     "Occasion",
-    "Operated",
+    "OpenAIChat",
     "OpenAIRequest",
+    "OpenAIResponses",
     "OpenTelemetry",
+    "Operated",
     "OperatorOutput",
     "OutcomeUnknown",
     "PackDiff",
@@ -288,10 +327,12 @@ __all__ = [
     "QuestionNotFound",
     "Reached",
     "ReadOnly",
+    "Recorded",
     "RecoverySummary",
     "RedactionFailed",
     "Refused",
     "Repair",
+    "Reply",
     "RequestApproval",
     "ResponsesRequest",
     "RetrievedEvidence",
@@ -299,6 +340,7 @@ __all__ = [
     "Revision",
     "Rule",
     "Scope",
+    "Scripted",
     "SearchResult",
     "Segment",
     "Session",
@@ -311,6 +353,7 @@ __all__ = [
     "State",
     "StateReader",
     "StateStore",
+    "StepUnanswered",
     "StorageFull",
     "StrategyFailed",
     "StreamClosed",
@@ -325,12 +368,17 @@ __all__ = [
     "TokenSummary",
     "TokensOver",
     "TooLarge",
+    "Tool",
+    "ToolCall",
     "ToolCallLimitExceeded",
     "ToolCallRequest",
     "ToolCallResult",
     "ToolDef",
+    "ToolFailed",
     "ToolPairingError",
+    "ToolTimedOut",
     "Trace",
+    "Turn",
     "Unavailable",
     "UnlinkState",
     "Unsupported",
@@ -350,27 +398,47 @@ __all__ = [
     "open_store",
     "open_store_async",
     "register_model",
+    "register_price",
     "register_type",
     "restore",
     "sliding",
     "summarised",
+    "tool",
     "verify_webhook",
 ]
 
 
 # What takes longer to import than all the rest, or is not needed by everybody: only who asks for it pays.
 _LATER = {
+    "Agent": "holdfast.runtime.sync_agent",
+    "AgentEvent": "holdfast.runtime.reply",
+    "AnthropicMessages": "holdfast.model.anthropic_messages",
+    "ArgumentsUnfit": "holdfast.runtime.tool_failures",
+    "AsyncAgent": "holdfast.runtime.agent",
     "AsyncHistoryTools": "holdfast.async_tools",
     "AsyncHoldfast": "holdfast.async_client",
     "AsyncSession": "holdfast.async_session",
     "AsyncState": "holdfast.async_state",
     "AsyncStateReader": "holdfast.async_reading",
     "AsyncStateStore": "holdfast.async_state",
+    "AsyncToolCall": "holdfast.runtime.tool_call",
+    "AsyncTurn": "holdfast.async_turn",
+    "Bytes": "holdfast.runtime.tool_outcome",
     "DocumentRoot": "holdfast.documents",
     "DualWrite": "holdfast.migrating",
     "HttpsFetcher": "holdfast.fetching",
+    "McpServer": "holdfast.runtime.mcp_tools",
     "ModelSummarizer": "holdfast.model.summarizers",
+    "OpenAIChat": "holdfast.model.openai_chat",
+    "OpenAIResponses": "holdfast.model.openai_responses",
     "OpenTelemetry": "holdfast.telemetry",
+    "Recorded": "holdfast.model.recorded",
+    "Reply": "holdfast.runtime.reply",
+    "Scripted": "holdfast.model.scripted",
+    "Tool": "holdfast.runtime.tool",
+    "ToolCall": "holdfast.runtime.tool_call",
+    "ToolFailed": "holdfast.runtime.tool_failures",
+    "ToolTimedOut": "holdfast.runtime.tool_failures",
     "WebhookSink": "holdfast.webhook",
     "Window": "holdfast.core.windows",
     "count_tokens": "holdfast.windows",
@@ -378,8 +446,10 @@ _LATER = {
     "open_async": "holdfast.async_client",
     "open_store_async": "holdfast.async_state",
     "register_model": "holdfast.model.models",
+    "register_price": "holdfast.model.prices",
     "sliding": "holdfast.windows",
     "summarised": "holdfast.windows",
+    "tool": "holdfast.runtime.tool",
     "verify_webhook": "holdfast.webhook",
 }
 

@@ -6,9 +6,9 @@ Cancelling an await does not cancel the write; its key answers what happened.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.async_effects import AnyOperator, AsyncEffects
 from holdfast.async_embedding import AnyEmbedder, embedder_on_a_loop, searching
@@ -27,8 +27,9 @@ from holdfast.client_effects import Effects
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_state import StateStore
+from holdfast.client_turn import LOOPS
 from holdfast.flow import state
-from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Telemetry, Tokenizer
+from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
 from holdfast.records.effects import Operated
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
@@ -37,6 +38,13 @@ from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address
 from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent import AsyncAgent
+    from holdfast.runtime.shutdown import AsyncShutdown
+
+T = TypeVar("T")
 
 
 class AsyncHoldfast:
@@ -149,6 +157,10 @@ class AsyncHoldfast:
         found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
         return paged(self._threads, found)
 
+    async def usage(self) -> Usage:
+        """See Holdfast.usage."""
+        return await self._threads.run(self._client.usage)
+
     @property
     def state(self) -> AsyncStateStore:
         """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
@@ -204,6 +216,46 @@ class AsyncHoldfast:
         """See Holdfast.on. The callback is called on the loop that runs now, and may be async."""
         return self._client.on(event, on_loop(callback) if callable(callback) else callback)
 
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        system: str | None = None,
+        tools: Iterable[Any] = (),
+        output: type[T] | None = None,
+        history: bool = True,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        budget_usd: float | None = None,
+        loops: int = LOOPS,
+        options: Mapping[str, Any] | None = None,
+    ) -> AsyncAgent[T]:
+        """See Holdfast.agent. `send` and what goes with it is awaited."""
+        from holdfast.runtime.agent import AsyncAgent
+        from holdfast.runtime.makeup import makeup
+
+        made = makeup(
+            name,
+            model=model,
+            system=system,
+            tools=tools,
+            output=output,
+            history=history,
+            limits=limits,
+            tokens=tokens,
+            budget_usd=budget_usd,
+            loops=loops,
+            options=options,
+        )
+        return AsyncAgent(self, made)
+
+    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
+        """See Holdfast.shutting_down. `stop.wait()` is awaited."""
+        from holdfast.runtime.shutdown import AsyncShutdown
+
+        return AsyncShutdown(self, grace, signals)
+
     async def drain(self, grace: float = 30.0) -> int:
         """See Holdfast.drain."""
         return await self._threads.wait(self._client.drain, grace)
@@ -241,6 +293,7 @@ def open_async(
     clock: Clock | None = None,
     ids: Ids | None = None,
     tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
     redact: Callable[[str], str] | None = None,
     memory: Memory | AsyncMemory | None = None,
     summarizer: AnySummarizer | None = None,
@@ -252,8 +305,8 @@ def open_async(
 ) -> Opening[AsyncHoldfast]:
     """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
 
-    A memory, a summarizer and an embedder may be async here. Those that are not run in threads, as `tokenizer` and
-    `redact` do.
+    A memory, a summarizer and an embedder may be async here. Those that are not run in threads, as `tokenizer`,
+    `prices` and `redact` do.
     """
     either: Any = summarizer  # Only `compact` calls it, and knows both kinds.
 
@@ -265,6 +318,7 @@ def open_async(
             clock=clock,
             ids=ids,
             tokenizer=tokenizer,
+            prices=prices,
             redact=redact,
             memory=on_a_loop(memory),
             summarizer=either,

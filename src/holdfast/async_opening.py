@@ -63,6 +63,8 @@ async def close_with(threads: Threads, close: Callable[[], None]) -> None:
     """Close something and its threads, also when the awaiting task is cancelled meanwhile. Twice is fine."""
     if threads.closed:
         return
+    while threads.endings:
+        await threads.endings.pop()()
     closing = asyncio.ensure_future(threads.run(close))
     try:
         await asyncio.shield(closing)

@@ -3,6 +3,9 @@
 The pools are its own: asyncio's is small and shared with everybody. There are three, so that
 nothing has to queue behind what may take long: short operations on the journal, waiting for
 other processes, and callers' functions. Letting go of a lease is a short operation.
+
+A process that ends waits for its short operations, and not for callers' functions: nobody can stop those, and an
+intent that is journaled says what is to be done about them.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
+from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.errors import Closed
@@ -31,8 +37,10 @@ class Threads:
 
     def __init__(self) -> None:
         self._pid = -1
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._pools: dict[str, Executor] = {}
         self.closed = False
+        self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What has to be let go of before the client is closed."""
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One crossing: work that has begun goes on even if the await is cancelled."""
@@ -58,14 +66,18 @@ class Threads:
         context = copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._pool(pool), lambda: context.run(work))
 
-    def _pool(self, name: str) -> ThreadPoolExecutor:
+    def _pool(self, name: str) -> Executor:
         if self.closed:
             raise Closed
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._pools = {}
         if name not in self._pools:
-            self._pools[name] = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            self._pools[name] = (
+                LeavablePool(THREADS, name)
+                if name.startswith(STEPS)
+                else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            )
         return self._pools[name]
 
     def close(self) -> None:
@@ -74,6 +86,53 @@ class Threads:
         if self._pid == os.getpid():
             for pool in self._pools.values():
                 pool.shutdown(wait=False)
+
+
+class LeavablePool(Executor):
+    """A pool that nobody waits for when the process ends, whatever runs in it then."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most, self._name = threads, name
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._begun, self._over, self._mutex = 0, False, threading.Lock()
+        weakref.finalize(self, self._work.put, None)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start something, or line it up."""
+        made: Future[T] = Future()
+        with self._mutex:
+            if self._over:
+                raise RuntimeError("This pool begins nothing more.")
+            self._work.put(lambda: _carry_out(made, lambda: fn(*args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and self._begun < self._most:
+                self._begun += 1
+                name = f"{self._name}_{self._begun}"
+                threading.Thread(target=_serve, args=(self._work, self._idle), name=name, daemon=True).start()
+        return made
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Begin nothing more. What is lined up is still done, if the process lasts that long."""
+        with self._mutex:
+            self._over = True
+        self._work.put(None)
+
+
+def _serve(work: SimpleQueue[Callable[[], None] | None], idle: threading.Semaphore) -> None:
+    while (item := work.get()) is not None:
+        item()
+        del item  # It holds what came of it.
+        idle.release()
+    work.put(None)  # For the next one.
+
+
+def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
+    if not made.set_running_or_notify_cancel():
+        return
+    try:
+        made.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+        made.set_exception(error)
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
 from holdfast.client_session import Session
 from holdfast.client_state import StateReader, StateStore
+from holdfast.client_turn import LOOPS
 from holdfast.connect import Beside, connect
 from holdfast.errors import Refused
 from holdfast.flow import handing, listing, owning, searching, sessions, state
@@ -28,6 +29,7 @@ from holdfast.ports import (
     Fetcher,
     Ids,
     Memory,
+    Model,
     Ports,
     Summarizer,
     Telemetry,
@@ -42,7 +44,13 @@ from holdfast.records.lines import SessionInfo, SweptSessions
 from holdfast.records.resume import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address, Scope
 from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
 
+if TYPE_CHECKING:
+    from holdfast.runtime.sync_agent import Agent
+    from holdfast.runtime.sync_shutdown import Shutdown
+
+T = TypeVar("T")
 _warned: list[bool] = []
 
 
@@ -160,6 +168,13 @@ class Holdfast:
             self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
         )
 
+    def usage(self) -> Usage:
+        """What all sessions of this tenant used and cost, as of one moment: what `sessions` lists, added up.
+
+        It looks at each session once. Work in frames that was never said in a session is not in it: see `frame.usage`.
+        """
+        return listing.usage(self._ports, self._acting)
+
     def sweep_sessions(self) -> SweptSessions:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
         return handing.sweep_sessions(self._ports, self._acting)
@@ -218,6 +233,56 @@ class Holdfast:
         """
         return self._ports.observers.add(self._acting.tenant, event, callback)
 
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        system: str | None = None,
+        tools: Iterable[Any] = (),
+        output: type[T] | None = None,
+        history: bool = True,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        budget_usd: float | None = None,
+        loops: int = LOOPS,
+        options: Mapping[str, Any] | None = None,
+    ) -> Agent[T]:
+        """A model with tools that answers in conversations: `agent.send("alice", "Refund order 17", key="req-81")`.
+
+        `model` is a name such as `openai:gpt-5-mini`, or a model of your own; `tools` are typed functions, `output` the
+        type that replies must have. `history` gives it tools to read what its packs left out. A turn may call the model
+        `loops` times, and use `tokens` and `budget_usd`, at most. `options` go into every request.
+        """
+        from holdfast.runtime.makeup import makeup
+        from holdfast.runtime.sync_agent import Agent
+
+        made = makeup(
+            name,
+            model=model,
+            system=system,
+            tools=tools,
+            output=output,
+            history=history,
+            limits=limits,
+            tokens=tokens,
+            budget_usd=budget_usd,
+            loops=loops,
+            options=options,
+        )
+        return Agent(self, made)
+
+    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
+        """A block that ends well when the process is told to end: `with hf.shutting_down() as stop: stop.wait()`.
+
+        From the first signal on nothing new begins, what runs may end within `grace` seconds, and what has not ended
+        then stays live for the next process. A second signal hurries. `signals` are SIGTERM and SIGINT unless you say
+        otherwise, and need the main thread; with none of them `stop.request()` has the same effect.
+        """
+        from holdfast.runtime.sync_shutdown import Shutdown
+
+        return Shutdown(self, grace, signals)
+
     def drain(self, grace: float = 30.0) -> int:
         """Before a shutdown: take no new frames and wait for blocks to end; gives how many are still at work.
 
@@ -227,6 +292,8 @@ class Holdfast:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
         leases, clock = self._ports.leases, self._ports.clock
         leases.draining = True
+        if self._ports.queues is not None:
+            self._ports.queues.dismiss()
         began = clock.monotonic()
         while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))
@@ -244,6 +311,8 @@ class Holdfast:
     def close(self) -> None:
         """Let go of the journal. Closing twice is fine."""
         if self._owner:
+            while self._ports.endings:
+                self._ports.endings.pop()()
             owning.release_claims(self._ports)
             self._ports.leases.close()
             self._ports.journal.close()
@@ -269,6 +338,7 @@ def open(
     clock: Clock | None = None,
     ids: Ids | None = None,
     tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
     redact: Callable[[str], str] | None = None,
     memory: Memory | None = None,
     summarizer: Summarizer | Callable[..., str] | None = None,
@@ -289,9 +359,14 @@ def open(
     model's folder, an endpoint or a function) lets searches go by meaning as well as by words. `documents` and
     `fetcher` let evidence point to files and to the web, `telemetry` has spans made, `strategies` are further ways of
     compacting by name.
+
+    `prices` are your own beside the list prices, by the beginning of models' names and in US dollars for a million
+    tokens: `{"my-model": {"input": 1, "output": 4}}`. Or it is a function in their place, of (model, usage), that
+    gives what one call cost in dollars, or None.
     """
     beside = Beside(
         tokenizer=tokenizer,
+        prices=prices,
         redact=redact,
         memory=memory,
         summarizer=summarizer,

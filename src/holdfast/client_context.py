@@ -111,6 +111,7 @@ def begin_call(
     if_interrupted: str = "retry",
     request: Any = None,
     key: str | None = None,
+    newest: int | None = None,
 ) -> str:
     """Journal a pack and that a model is about to be called with it; gives the call's id."""
     if not isinstance(pack, ContextPack):
@@ -124,5 +125,13 @@ def begin_call(
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
     ruling.before_call(ports, acting, made.metadata.scope, made)
     return journaled.begin(
-        ports, acting, made, frame=frame, model=model, if_interrupted=if_interrupted, request=request, key=key
+        ports,
+        acting,
+        made,
+        frame=frame,
+        model=model,
+        if_interrupted=if_interrupted,
+        request=request,
+        key=key,
+        newest=newest,
     )

@@ -14,8 +14,8 @@ from holdfast.client_line import FrameLine
 from holdfast.client_questions import choices
 from holdfast.core.codec import decode, decode_event, encode
 from holdfast.core.values import is_record_type, plain, typed
-from holdfast.errors import FrameEnded, InvalidValue, KeyReused, Waiting
-from holdfast.flow import asking, steps, working
+from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
+from holdfast.flow import asking, showing, steps, working
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
@@ -92,14 +92,17 @@ class Frame(FrameLine):
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, from a reservation if a purpose is given."""
+        self._check_awake(key)
         working.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
+        self._check_awake(key)
         working.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Give a reservation back."""
+        self._check_awake(key)
         working.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
     def attach(
@@ -116,6 +119,7 @@ class Frame(FrameLine):
         key: str | None = None,
     ) -> str:
         """Attach evidence; gives the handle's id."""
+        self._check_awake(key)
         content = HandleContent(description=description, target=target, body=body)
         return working.add_handle(
             self._ports,
@@ -132,7 +136,24 @@ class Frame(FrameLine):
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
+        self._check_awake(key)
         return working.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
+
+    def _check_awake(self, key: str | None) -> None:
+        """Code that went on after a question, whatever it did with `Waiting`, changes nothing until it is answered.
+
+        What was done before the question is done: the same code may come by it again, with its key.
+        """
+        live = showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        if live is None or live.question is None:
+            return
+        own = self._own(key)
+        if own is None or not self._ports.journal.by_key(self._acting.tenant, self._stream, own):
+            raise FrameSuspended(
+                f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
+                "again once there is one.",
+                question=live.question.id,
+            )
 
     # questions
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from holdfast.client_files import file_parts
 from holdfast.client_shown import SessionShown
+from holdfast.client_turn import LOOPS, Turn
+from holdfast.client_turn_opening import Terms
+from holdfast.client_turn_tools import ToolRules
 from holdfast.core.wire.reading import read
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow import (
@@ -19,11 +22,13 @@ from holdfast.flow import (
     ruling,
     searching,
     sessions,
+    turns,
 )
 from holdfast.flow.porting import Imported
 from holdfast.ports import Acting, Ports
 from holdfast.records.entries import SearchResult
-from holdfast.records.ids import ulid_text
+from holdfast.records.frames import Limits
+from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.lines import SessionState
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.reports import Progress
@@ -199,6 +204,50 @@ class Session(SessionShown):
         """Messages of this line that match a question, best first; each result's `value` is the Message."""
         return searching.search_line(self._ports, self._acting, self._line, query, limit)
 
+    # turns
+
+    def turn(
+        self,
+        message: Any = None,
+        *,
+        key: str | None = None,
+        if_busy: str = "queue",
+        wait: float | None = None,
+        tokens: int | None = None,
+        limits: Limits | None = None,
+        budget: int | None = None,
+        loops: int = LOOPS,
+        if_interrupted: str | Mapping[str, str] = "ask",
+        needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
+        on_error: str = "leave",
+    ) -> Turn:
+        """From a user's message to the final reply: `with session.turn("…", key="…") as turn: for step in turn: …`
+
+        New, continued after a crash or already answered: the same code. Without a message it goes on with the turn that
+        is live. `if_interrupted` says what becomes of tool calls that were torn, `needs_approval` which need a yes.
+        """
+        terms = Terms(
+            messages=tuple(spoken(message)),
+            key=None if key is None else check_key(key),
+            if_busy=if_busy,
+            wait=wait,
+            tokens=tokens,
+            limits=limits,
+        )
+        rules = ToolRules(if_interrupted, needs_approval)
+        return Turn(
+            self._ports, self._acting, self._line, terms, rules=rules, loops=loops, budget=budget, on_error=on_error
+        )
+
+    def stop(self, reason: str = "stopped") -> bool:
+        """Have the turn that is under way stopped, whoever works on it; False if there is none."""
+        place = turns.place_of_turns(self._line)
+        live = turns.live_turn(self._ports, self._acting, place)
+        if live is None:
+            return False
+        turns.request_stop(self._ports, self._acting, live, reason)
+        return True
+
     # editing
 
     def rewind(
@@ -271,6 +320,16 @@ class Session(SessionShown):
         )
         title = html.escape(self.title or self.id)
         return f"<p><b>{title}</b> · {self.status} · {len(self)} messages</p><table>{rows}</table>"
+
+
+def spoken(message: Any) -> list[Message]:
+    """What a turn begins with: something that a person said."""
+    if message is None:
+        return []
+    found = read(message)
+    if not found or found[-1].role != "user":
+        raise InvalidMessage("A turn begins with a user's message: a text, or a message with the role user.")
+    return found
 
 
 def _shown(message: Message) -> str:

@@ -71,7 +71,7 @@ class HistoryTools:
             return f"There is no tool {_quoted(name)} here. The tools for the history are {known}."
         given, problem = as_meant(name, arguments)
         if self._frame is None:
-            return problem or self._answer(name, given)
+            return problem or self.answer(name, given)
         try:
             call = working.begin_tool(
                 self._ports, self._acting, self._frame, name, arguments=given or None, if_interrupted="retry"
@@ -83,7 +83,7 @@ class HistoryTools:
     def _noted(self, frame: str, call: str, name: str, given: dict[str, Any], problem: str | None) -> str:
         """An answer as the outcome of a call that was begun. What it says is not written down a second time."""
         try:
-            answer = problem or self._answer(name, given)
+            answer = problem or self.answer(name, given)
             tokens = self._counter()(answer)
         except Exception as error:
             with suppress(HoldfastError):  # The journal may be what failed.
@@ -92,7 +92,8 @@ class HistoryTools:
         working.end_tool(self._ports, self._acting, frame, call, error=problem, tokens=tokens)
         return answer
 
-    def _answer(self, name: str, given: dict[str, Any]) -> str:
+    def answer(self, name: str, given: dict[str, Any]) -> str:
+        """What a call gives whose arguments are as they were meant; nothing is journaled."""
         try:
             return self._expand(**given) if name == EXPAND else self._search(**given)
         except _Advice as advice:

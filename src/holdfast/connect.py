@@ -28,13 +28,15 @@ from holdfast.flow.redacting import check_hook
 from holdfast.flow.sinks import Sinks
 from holdfast.flow.states import StateCache
 from holdfast.flow.transients import Transients
+from holdfast.flow.turn_queue import TurnQueue
 from holdfast.journal_port import Journal
-from holdfast.ports import Clock, Embedder, Ids, Models, Ports, Summarizer, Tokenizer
+from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Summarizer, Tokenizer
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.ids import check_id
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
 
 DURABILITIES = ("full", "fast")
 WHOLE = 100
@@ -44,6 +46,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """What a client may bring beside its journal."""
 
     tokenizer: Any = None
+    prices: Any = None
     redact: Any = None
     memory: Any = None
     summarizer: Any = None
@@ -163,6 +166,40 @@ class LazyModels:
         """A tokenizer by name, or the one that this client was opened with."""
         return self._models().tokenizer(name)
 
+    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+        """What tokens that are estimated for a model are to be multiplied by."""
+        return self._models().calibration(model, tokenizer)
+
+    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+        """How many tokens a request was estimated to have, and had."""
+        self._models().note(model, estimated, reported, tokenizer)
+
+
+def prices_for(given: Any) -> Callable[[str | None, Usage], int | None]:
+    """Whatever may give prices, as the port; without any, list prices, read when a call has first ended."""
+    if given is None:
+        return _list_price
+    from holdfast.model.price_hooks import prices
+
+    return prices(given)
+
+
+def _list_price(model: str | None, usage: Usage) -> int | None:
+    from holdfast.model.prices import cost_of
+
+    return cost_of(usage, model)
+
+
+def model_for(text: str) -> Model:
+    """A language model by its name; see model/choosing.py. `scripted` needs no key and answers by itself."""
+    if text == "scripted":
+        from holdfast.model.scripted import Scripted
+
+        return Scripted()
+    from holdfast.model.choosing import model_from
+
+    return model_from(text)
+
 
 def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
     """Whatever may summarise, as the port; the built-in one counts with `count`."""
@@ -236,6 +273,7 @@ def assemble(
         leases=Leases(journal, clock, settings.lease_ms),
         observers=Observers(),
         models=LazyModels(beside.tokenizer),
+        prices=prices_for(beside.prices),
         redact=check_hook(beside.redact),
         memory=check_memory(beside.memory),
         summarizer=beside.summarizer,
@@ -244,6 +282,7 @@ def assemble(
         sinks=Sinks(),
         vectors=VectorCache(settings.cached_vectors),
         past=looking_back(_empty),
+        queues=TurnQueue(),
         recent=RecentCache(settings.cached_windows),
         documents=beside.documents,
         fetcher=beside.fetcher,
@@ -274,6 +313,7 @@ def connect(
         check_hook(beside.redact)
         check_memory(beside.memory)
         check_callable("tokenizer", beside.tokenizer, "count")
+        prices_for(beside.prices)
         check_callable("summarizer", beside.summarizer, "summarise")
         check_port("documents", beside.documents, "read")
         check_port("fetcher", beside.fetcher, "fetch")

@@ -34,6 +34,7 @@
     │   │   ├── DeadlineExceeded    its time is over
     │   │   └── InsufficientTokens  more than is available
     │   │       └── BudgetExhausted     nothing is left
+    │   ├── StepUnanswered      a step of a turn has no outcome yet
     │   ├── CallNotFound        no such call is open
     │   └── QuestionNotFound    no such question; the other errors about questions:
     │       ├── AlreadyAnswered     one question, one answer
@@ -58,6 +59,7 @@
     └── EffectFailed        a model, tool or sink failed; the failure is journaled too
         ├── EffectRefused       a sink will never take this effect
         ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
+        ├── ModelFailed         a model gave no answer; `kind` says why, `retryable` whether waiting helps
         ├── SummaryFailed       the summarizer failed, said nothing or too much; nothing was changed
         └── StrategyFailed      a compaction strategy of yours failed or broke a rule; nothing was changed
 
@@ -236,6 +238,10 @@ class BudgetExhausted(InsufficientTokens):
         super().__init__(message, requested=requested, available=left)
 
 
+class StepUnanswered(Refused):
+    """A step of a turn was given no outcome. Call done(…) or fail(…) on it before you ask for the next one."""
+
+
 class CallNotFound(NotFound):
     """No such call is open in this frame. It was ended already, or never begun."""
 
@@ -351,6 +357,28 @@ class RetryLater(EffectFailed):
 
     def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
+        super().__init__(message)
+
+
+class ModelFailed(EffectFailed):
+    """A model gave no answer that can be used. Try again if `retryable`; else correct the request or the settings.
+
+    `kind` is one of rate_limited, unavailable, timeout, cut, malformed, refused, rejected and unauthorised. `usage`
+    is what it used all the same, as far as that is known, and `partial` what it had said.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        kind: str = "unavailable",
+        retryable: bool = False,
+        status: int | None = None,
+        usage: object = None,
+        partial: str = "",
+    ) -> None:
+        self.kind, self.retryable, self.status = kind, retryable, status
+        self.usage, self.partial = usage, partial
         super().__init__(message)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.journal_port import Journal
+from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.effects import DeclaredEffect
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Revision, Stored, Wanted
 from holdfast.records.events.envelope import Draft, Event, Trust
@@ -21,6 +22,7 @@ from holdfast.records.frames import StreamState
 from holdfast.records.messages import Message
 from holdfast.records.models import ModelInfo
 from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
 
 
 class Clock(Protocol):
@@ -95,7 +97,25 @@ class Leases(Protocol):
 
     def await_free(self, tenant: str, stream: str, state: StreamState) -> None: ...
 
+    def watching(self, tenant: str, stream: str) -> Iterator[float]: ...
+
+    def seems_free(self, tenant: str, stream: str) -> bool: ...
+
     def close(self) -> None: ...
+
+
+class Queues(Protocol):
+    """Who works on a conversation in this process, and who waits for it, in order."""
+
+    def enter(self, place: tuple[str, str]) -> bool: ...
+
+    def wait(self, place: tuple[str, str], wake: Callable[[], None]) -> Any: ...
+
+    def dismiss(self) -> None: ...
+
+    def give_up(self, ticket: Any) -> None: ...
+
+    def leave(self, place: tuple[str, str]) -> None: ...
 
 
 class Observers(Protocol):
@@ -178,6 +198,21 @@ class Tokenizer(Protocol):
     def exact(self) -> bool: ...
 
     def count(self, text: str) -> int: ...
+
+
+class Model(Protocol):
+    """A language model behind a wire. It retries what can be cured by waiting; what it cannot give raises ModelFailed.
+
+    `say` is called with each piece of the reply as it comes.
+    """
+
+    @property
+    def name(self) -> str:
+        """What requests call it; the window and the tokenizer are looked up by it."""
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply: ...
+
+    async def close(self) -> None: ...
 
 
 class Summarizer(Protocol):
@@ -304,6 +339,12 @@ class Models(Protocol):
 
     def tokenizer(self, name: str | None = None) -> Tokenizer: ...
 
+    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+        """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
+
+    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+        """A request to a model was estimated to have so many tokens, and had so many."""
+
 
 class EndedConversation(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation that has ended, as it is offered to memory. The same `key` is the same conversation again."""
@@ -339,6 +380,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     leases: Leases
     observers: Observers
     models: Models | None = None
+    prices: Callable[[str | None, Usage], int | None] | None = None
+    """What a call of a model cost in billionths of a US dollar; None if that is not known."""
     redact: Callable[[str], str] | None = None
     memory: Memory | None = None
     summarizer: Summarizer | None = None
@@ -350,8 +393,11 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
     recent: Recent | None = None
+    queues: Queues | None = None
     past: Callable[[Ports, Acting, int], Ports] | None = None
     """The journal as it was at a cursor, in memory."""
+    endings: list[Callable[[], None]] = []
+    """What has to be let go of before the client is closed."""
     strategies: dict[str, Callable[..., Any]] = {}
     """Ways of compacting that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}

@@ -263,7 +263,9 @@ def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Ch
     shown = getattr(facts, "context_hash", None)
     values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
     amounts = {"tool_calls": 1} if kind == "tool" else None
-    return [Put("frame_calls", row), _frame(facts.frame, place, values, amounts)]
+    # A tool that runs again after it was torn keeps its call: the newest attempt is the one that is open.
+    again = getattr(facts, "attempt", 1) > 1
+    return [(Replace if again else Put)("frame_calls", row), _frame(facts.frame, place, values, amounts)]
 
 
 def _returned(facts: Any, place: Place, usage: Usage, failed: bool) -> list[Change]:

@@ -20,7 +20,9 @@ Attributes = dict[str, Any]
 
 PACK_SPAN: Final = "holdfast.pack"
 OPERATION: Final = "chat"
+TOOL_OPERATION: Final = "execute_tool"
 MODEL: Final = "gen_ai.request.model"
+TOOL: Final = "gen_ai.tool.name"
 ERROR: Final = "error.type"
 OTHER_ERROR: Final = "_OTHER"
 """What the conventions call an error that has no name of its own."""
@@ -81,6 +83,20 @@ def call_attributes(
     )
 
 
+def tool_attributes(*, call: str, frame: str, name: str, conversation: str, attempt: int) -> Attributes:
+    """Which tool is called, and for which conversation."""
+    return _known(
+        {
+            "gen_ai.operation.name": TOOL_OPERATION,
+            TOOL: _word(name),
+            "gen_ai.tool.call.id": _word(call),
+            "gen_ai.conversation.id": _word(conversation),
+            "holdfast.frame.id": _word(frame),
+            "holdfast.tool.attempt": attempt,
+        }
+    )
+
+
 def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
     """What a call used, and how it ended. Nothing is said of a use that nobody reported."""
     finished = _word(finish)
@@ -98,7 +114,9 @@ def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
 
 
 def call_span(attributes: Mapping[str, Any]) -> str:
-    """The name of a call's span: what is done, with which model."""
+    """The name of a call's span: what is done, with which model or tool."""
+    if attributes.get("gen_ai.operation.name") == TOOL_OPERATION:
+        return f"{TOOL_OPERATION} {attributes.get(TOOL, '')}".strip()
     model = attributes.get(MODEL)
     return OPERATION if model is None else f"{OPERATION} {model}"
 

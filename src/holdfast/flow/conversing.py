@@ -19,7 +19,7 @@ from holdfast.flow.preparing import Prepared, Preparing
 from holdfast.flow.showing import current, stream_of
 from holdfast.ports import Acting, Models, Ports, Tokenizer
 from holdfast.records.batches import Artifact
-from holdfast.records.events.conversations import ThreadOpened
+from holdfast.records.events.conversations import MessageAppended, ThreadOpened
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.frames import StreamState
 from holdfast.records.lines import Line
@@ -93,7 +93,7 @@ def policy_given(pinned: bool, policy: str | None) -> str | None:
     return "pinned" if pinned else policy
 
 
-def _check_role(acting: Acting, messages: Sequence[Message]) -> None:
+def check_role(acting: Acting, messages: Sequence[Message]) -> None:
     """Role follows trust: nobody who may not instruct a model speaks as its system."""
     if acting.trust not in TRUSTED and any(TRUST.get(message.role) == "operator" for message in messages):
         raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
@@ -115,7 +115,7 @@ def append_beside(
     """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
-    _check_role(acting, messages)
+    check_role(acting, messages)
     tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
     preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.all(messages, policy=policy_given(pinned, policy), progress=progress)
@@ -180,21 +180,27 @@ def _append(
 def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:
     """What was just written, made from what was given: nothing is read back."""
     start = len(changed.facts) - len(prepared.messages)
-    ids = changed.ids[start:]
+    facts = [facts for _, facts in changed.facts[start:]]
+    return as_stored(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
+
+
+def as_stored(
+    stream: str, prepared: Prepared, appended: Sequence[MessageAppended], ids: Sequence[str], version: int, at: int
+) -> list[Message]:
+    """Messages as they are stored from a version on, each with its facts and its id."""
     found = []
-    for offset, (message, (_, facts)) in enumerate(zip(prepared.messages, changed.facts[start:], strict=True)):
-        version = changed.version + start + offset
-        calls = (replace(call, id=id) for call, (id, _) in zip(message.tool_calls, facts.calls, strict=True))
+    for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
+        calls = (replace(call, id=own) for call, (own, _) in zip(message.tool_calls, facts.calls, strict=True))
         results = zip(message.tool_results, facts.answers, strict=True)
         found.append(
             replace(
                 message,
                 tool_calls=tuple(calls),
-                tool_results=tuple(replace(result, tool_call_id=id) for result, id in results),
-                id=ids[offset],
+                tool_results=tuple(replace(result, tool_call_id=own) for result, own in results),
+                id=id,
                 stream=stream,
                 version=version,
-                timestamp=changed.at,
+                timestamp=at,
                 round=facts.round or version,
                 tokens=facts.tokens,
                 tokenizer=facts.tokenizer,
@@ -203,4 +209,5 @@ def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Messa
                 trust=TRUST.get(message.role, "external"),
             )
         )
+        version += 1
     return found

@@ -9,10 +9,11 @@ the journal refuses what the earlier owner writes, however long that one slept.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from holdfast.ambient import ProcessName, renew_in_child
-from holdfast.errors import ActorBusy, NotOwner, StaleEpoch
+from holdfast.errors import ActorBusy, Draining, NotOwner, StaleEpoch
 from holdfast.journal_port import Journal
 from holdfast.ports import Clock
 from holdfast.records.events.envelope import Draft
@@ -22,6 +23,7 @@ from holdfast.records.frames import StreamState
 LOOKS_PER_LEASE = 20
 SIGNS_PER_LEASE = 3
 STRIPES = 64
+SOONEST_LOOK = 0.05
 
 Place = tuple[str, str]
 
@@ -53,6 +55,8 @@ class Leases:
         """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
         self._silent: dict[Place, int] = {}
         """Epochs whose owner was watched and gave no sign: only these may be taken over."""
+        self._seen: dict[Place, tuple[tuple[int, int, int], float]] = {}
+        """Signs of others' life, and since when they have not changed: whoever watches next goes on with that."""
         self._mutex = threading.Lock()
         self._taking = [threading.RLock() for _ in range(STRIPES)]
         self.blocks: set[Place] = set()
@@ -130,6 +134,7 @@ class Leases:
                 held = self._held[tenant, stream] = _Held(epoch)
             held.count += 1
             self._silent.pop((tenant, stream), None)
+            self._seen.pop((tenant, stream), None)
             self._keep_alive()
 
     def left(self, tenant: str, stream: str, epoch: int) -> None:
@@ -156,6 +161,8 @@ class Leases:
         before = self._signs(tenant, stream)
         began = self._clock.monotonic()
         while self._clock.monotonic() - began < self._lease:
+            if self.draining:
+                raise Draining
             self._clock.sleep(self._lease / LOOKS_PER_LEASE)
             head = self._journal.head(tenant, stream)
             if head is None or head.holder is None:
@@ -163,6 +170,30 @@ class Leases:
             if self._signs(tenant, stream) != before:
                 raise _busy(stream)
         self._silent[tenant, stream] = before[0]
+
+    def watching(self, tenant: str, stream: str) -> Iterator[float]:
+        """Seconds to sleep until the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts.
+
+        Ends then. Each sign of life begins the watch anew, so who has to wait waits for as long as others work.
+        """
+        place = (tenant, stream)
+        while True:
+            head = self._journal.head(tenant, stream)
+            if head is None or head.holder in (None, self.name) or self._process.surely_gone(head.holder or ""):
+                self._seen.pop(place, None)
+                return
+            signs, now = self._signs(tenant, stream), self._clock.monotonic()
+            seen, since = self._seen.setdefault(place, (signs, now))
+            if signs != seen:
+                self._seen[place] = (signs, now)
+            elif now - since >= self._lease:
+                self._silent[place] = signs[0]
+                return
+            yield min(self._lease / LOOKS_PER_LEASE, SOONEST_LOOK)
+
+    def seems_free(self, tenant: str, stream: str) -> bool:
+        """Whether the stream could be taken now. Looked at now and then, this is a watch that nobody waits for."""
+        return next(iter(self.watching(tenant, stream)), None) is None
 
     def _is_free(self, state: StreamState) -> bool:
         return state.holder is None or state.holder == self.name or self._process.surely_gone(state.holder)

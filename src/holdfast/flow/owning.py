@@ -156,6 +156,7 @@ def _of_frame(
     ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame, goal: str
 ) -> list[PendingWork]:
     children = stack.has_live_children(state.frames, frame)
+    waiting = _waiting_calls(state, frame)
     found: list[PendingWork] = []
     for step in steps(frame, live_children=children, now=ports.clock.now_ms()):
         if step.question is not None:
@@ -164,15 +165,27 @@ def _of_frame(
                 _suspended(ports, acting, stream, step, goal),
                 *(_torn(frame.id, call, torn_call(call)) for call in sorted(others, key=lambda call: call.version)),
             ]
-        if step.call is not None:
+        if step.call is not None and step.call.id not in waiting:
             found.append(_torn(step.frame, step.call, step.next))
-    if frame.status == "waiting":
+    if frame.status == "waiting" and not _only_torn(state, frame, waiting):
         words, then = f"Frame '{goal}' waiting", "children" if children else "work"
         found.append(PendingWork(frame=frame.id, kind="waiting_for_subcall", description=words, next=then))
     if frame.error is not None and frame.error == frame.version:
         words = f"Frame '{goal}' stopped at an error"
         found.append(PendingWork(frame=frame.id, kind="unhandled_error", description=words))
     return found
+
+
+def _waiting_calls(state: StreamState, frame: Frame) -> set[str]:
+    """Calls whose own frame waits for an answer, or all below it does: they are not torn, and listed with that."""
+    own = [call for call in frame.calls if call in state.frames and state.frames[call].parent == frame.id]
+    return {call for call in own if state.frames[call].question is not None or stack.all_suspended(state.frames, call)}
+
+
+def _only_torn(state: StreamState, frame: Frame, waiting: set[str]) -> bool:
+    """Whether all that a frame waits for are frames of its torn calls, which are listed."""
+    below = stack.children(state.frames, frame.id)
+    return bool(below) and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
 
 
 def _suspended(ports: Ports, acting: Acting, stream: str, step: Step, goal: str) -> PendingWork:

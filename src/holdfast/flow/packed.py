@@ -33,15 +33,22 @@ from holdfast.records.reports import Query
 from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.settings import Settings
 
+PACKED = "context.packed"
 LOOK_BACK = 16
 """Packs that are looked at for the last one of a kind."""
 
 Follows = Mapping[tuple[str, int], tuple[str, int]]
 
 
-def last_of(ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey) -> ContextPacked | None:
+class SaidMeanwhile(Conflict):
+    """A pack lacks what was said since it was made."""
+
+
+def last_of(
+    ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
+) -> ContextPacked | None:
     """The last journaled pack of a line that had this role, layout, tokenizer and budget."""
-    for number, event in enumerate(journaled(ports, acting, line, state)):
+    for number, event in enumerate(journaled(ports, acting, line, state, newest)):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
             window.role,
@@ -61,13 +68,15 @@ def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
     return any(event.seq > cursor for event in ports.journal.read(newest))
 
 
-def journaled(ports: Ports, acting: Acting, line: str, state: StreamState | None = None) -> Iterator[Event]:
-    """The packs of a line, newest first, each read when it is asked for."""
+def journaled(
+    ports: Ports, acting: Acting, line: str, state: StreamState | None = None, newest: Event | None = None
+) -> Iterator[Event]:
+    """The packs of a line, newest first, each read when it is asked for; the newest may be at hand already."""
     known = current(ports, acting, line) if state is None else state
     at = 0 if known.line is None else known.line.packed
     while at:
-        event = event_at(ports, acting, line, at)
-        if event is None or event.type != "context.packed":
+        event = newest if newest is not None and newest.version == at else event_at(ports, acting, line, at)
+        if event is None or event.type != PACKED:
             return
         yield event
         at = event.facts.before
@@ -83,8 +92,9 @@ def begin(
     if_interrupted: str = "retry",
     request: Any = None,
     key: str | None = None,
+    newest: int | None = None,
 ) -> str:
-    """Journal what a model is about to be shown, and that it is about to be called; gives the call's id."""
+    """Journal a pack and that a model is called with it; gives the call's id. `newest` is the last message then."""
     _check(ports, acting, packed, frame)
     pack_id = ulid_text(ports.ids.ulid())
     call = pack_id if frame is None else ulid_text(ports.ids.ulid())
@@ -94,7 +104,7 @@ def begin(
     actor = line if frame is None else stream_of(ports, acting, frame)
 
     def decide(states: States) -> dict[str, list[Draft]]:
-        shown = _shown(states[line], facts, packed)
+        shown = _shown(states[line], facts, packed, newest)
         if frame is None:
             return {line: shown}
         check_live(ports, acting, states[actor], frame)
@@ -165,8 +175,10 @@ def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> N
         raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
 
 
-def _shown(state: StreamState, facts: ContextPacked, packed: Packed) -> list[Draft]:
+def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int | None) -> list[Draft]:
     """The pack in its line's stream, and counts that it was the first to need."""
+    if newest is not None and state.line is not None and state.line.newest != newest:
+        raise SaidMeanwhile("Something was said since this pack was made. Make another one.")
     if state.line is not None and state.line.ended and not state.line.fresh:
         raise SessionClosed(f"{packed.metadata.scope} has ended: no model is called for it any more.")
     drafts = [] if state.line is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]

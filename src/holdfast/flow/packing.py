@@ -128,7 +128,7 @@ class _Packing:
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
         ending = self._ending(max(self._budget - fixed, 0))
         crumbs = self._crumbs()
-        before = packed.last_of(self._ports, self._acting, self._seen.line, self._state, self._window())
+        before = packed.last_of(self._ports, self._acting, self._seen.line, self._state, self._window(), ending.packed)
         sources = self._sources(fixed, crumbs, ending, found, brief)
         fitted = self._fit(sources, before)
         given = Gathered(
@@ -174,11 +174,13 @@ class _Packing:
         asked = self._asked.budget
         if frame is None or actor is None:
             wanted = asked or self._counting.info.input_budget
-            return wanted, wanted, None
+            return wanted, asked or self._calibrated(), None
         live = current(self._ports, self._acting, actor).frames
         most = stack.tightest(stack.ancestry(live, frame.id)).context_tokens
         wanted = most if asked is None else asked
         budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
+        if asked is None and most == self._counting.info.input_budget:
+            budget = self._calibrated()  # The frame may show what its model takes, and nobody said how much that is.
         available = frame.tokens.available
         if available is not None and available < budget:
             budget, limited_by = available, "available"
@@ -189,6 +191,13 @@ class _Packing:
                 left=0,
             )
         return wanted, budget, limited_by
+
+    def _calibrated(self) -> int:
+        """What the model takes, in tokens as they are counted here: what was reported says how far off those are."""
+        counting = self._counting
+        factor = models(self._ports).calibration(counting.info.name, counting.tokenizer.name)
+        most = counting.info.input_budget
+        return most if factor is None else max(int(most / factor), 1)
 
     def _briefed(self) -> tuple[Brief, Segment]:
         """The brief and its segment, from memory as long as nothing was written where it comes from."""
@@ -245,7 +254,10 @@ class _Packing:
         )
 
     def _crumbs(self) -> list[seeing.Crumb]:
-        return [] if self._seen.frame is None else seeing.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
+        # What a turn is for stands in its conversation, and would change the beginning of every pack.
+        if self._seen.frame is None or self._seen.frame.turn is not None:
+            return []
+        return seeing.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
 
     def _window(self) -> WindowKey:
         return WindowKey(
@@ -331,9 +343,10 @@ class _Packing:
 
 def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
     """Where the line stands. A frame may not have said anything yet; a session that is not there is refused."""
-    if seen.frame is None or seeing.is_thread(parse_scope(seen.line)):
+    state = current(ports, acting, seen.line)
+    if state.line is None and (seen.frame is None or seeing.is_thread(parse_scope(seen.line))):
         line_of(ports, acting, seen.line)
-    return current(ports, acting, seen.line)
+    return state
 
 
 def _hidden(ending: Ending, messages: int) -> bool:
@@ -349,12 +362,12 @@ def _has_history_tools(brief: Brief) -> bool:
 def follows(ending: Ending) -> dict[tuple[str, int], tuple[str, int]]:
     """Which message comes after which on the line, where nothing lies between them."""
     found: dict[tuple[str, int], tuple[str, int]] = {}
-    begun = False
-    previous: tuple[str, int] | None = None
+    begun, previous = False, ("", 0)
     for place in ending.places:
         at = (place.stream, place.version)
-        begun = begun or at == ending.since
-        if begun and previous is not None and previous[0] == at[0] and place.row["before"] is None:
+        if not begun and at != ending.since:
+            continue
+        if begun and previous[0] == at[0] and place.row["before"] is None:
             found[previous] = at
-        previous = at if begun else None
+        begun, previous = True, at
     return found

@@ -54,6 +54,11 @@ def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
     return found[0]
 
 
+def is_known(ports: Ports, acting: Acting, frame_id: str) -> bool:
+    """Whether there is, or was, a frame of this id."""
+    return bool(ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1))
+
+
 def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
     """A stream's state as it is now, whoever changed it last."""
     head = ports.journal.head(acting.tenant, stream)
@@ -100,6 +105,7 @@ def describe(
 ) -> FrameInfo:
     """A frame as people see it; when it ended and what came of it are given for one that has."""
     words: Any = goal
+    event = None
     if goal is None:
         event = event_at(ports, acting, stream, frame.goal)
         words = None if event is None else event.content
@@ -130,6 +136,7 @@ def describe(
         calls=tuple(sorted(frame.calls.values(), key=lambda call: call.version)),
         children_elsewhere=dict(frame.away),
         question=frame.question,
+        turn=event.facts.visible_from if event is not None and event.type == "frame.pushed" else None,
     )
 
 

@@ -7,15 +7,18 @@ a live owner acts for itself. Suspended frames are never late.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from holdfast.core import stack
 from holdfast.core.decide import questions as rules
+from holdfast.core.step import is_late
 from holdfast.errors import Conflict, HoldfastError, NotOwner, Refused, Unavailable
-from holdfast.flow import owning
+from holdfast.flow import owning, turn_calls, turns
 from holdfast.flow.asking import resume
 from holdfast.flow.change import change
 from holdfast.flow.frames import pop
 from holdfast.flow.showing import current, streams_with_work
+from holdfast.flow.turn_writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
@@ -26,8 +29,8 @@ NOBODY = "Nobody answered in time."
 ORPHAN = "Its deadline passed and whoever worked on it is gone."
 
 
-def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False) -> Swept:
-    """Do what is due in every stream with live frames."""
+def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: bool = True) -> Swept:
+    """Do what is due in every stream with live frames. Who is not patient waits for nobody and comes again."""
     done: dict[str, list[str]] = {"resumed": [], "expired": [], "overdue": [], "failed": [], "skipped": []}
     for stream in streams_with_work(ports, acting):
         for seen in stack.in_order(current(ports, acting, stream).frames):
@@ -37,7 +40,7 @@ def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False) -> Swept:
             if act is None:
                 continue  # Nothing is due, or it ended with an ancestor just now.
             try:
-                what = _as_owner(ports, acting, stream, act)
+                what = _as_owner(ports, acting, stream, act, patient)
             except (Conflict, Refused, Unavailable):
                 what = "skipped"
             if what is not None:
@@ -48,12 +51,14 @@ def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False) -> Swept:
 Act = Callable[[], str | None]
 
 
-def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act) -> str | None:
+def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act, patient: bool) -> str | None:
     """Act, and where somebody else holds the stream take it over first, if that one is gone."""
     try:
         return act()
     except NotOwner:
-        epoch = owning.take(ports, acting, stream)
+        if not patient and not ports.leases.seems_free(acting.tenant, stream):
+            return "skipped"
+        epoch = owning.take(ports, acting, stream) if patient else owning.take_free(ports, acting, stream)
     try:
         return act()
     finally:
@@ -65,11 +70,13 @@ def _due(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: F
     now = ports.clock.now_ms()
     question = frame.question
     if question is not None:
+        if _is_for_a_turn(state, frame):
+            return None
         if question.within is None and question.until is not None and rules.due(question, now):
             return lambda: _resumed(ports, acting, frame.id)
-        if rules.expired(question, now) and question.on_expiry in ("fail", "cancel"):
+        if is_late(question, now):
             status = "failed" if question.on_expiry == "fail" else "cancelled"
-            return lambda: _ended(ports, acting, frame.id, status, NOBODY, "expired")
+            return lambda: _ended(ports, acting, stream, frame, status, NOBODY, "expired")
         return None
     if frame.deadline is None or now <= frame.deadline or stack.all_suspended(state.frames, frame.id):
         return None
@@ -78,13 +85,31 @@ def _due(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: F
     return lambda: _flag(ports, acting, stream, frame)
 
 
+def _is_for_a_turn(state: StreamState, frame: Frame) -> bool:
+    """Whether a tool of a turn waits here: whoever takes the turn up runs the tool again, and not only its frame.
+
+    The frame of a call has the call's id. Only its turn ends it, because the model has to be told. What a tool began
+    below it may end for lack of an answer; a timer there wakes the tool.
+    """
+    line = stack.ancestry(state.frames, frame.id)
+    tool = next((child for parent, child in pairwise(line) if child.id in parent.calls), None)
+    if tool is None or frame.question is None:
+        return False
+    return tool.id == frame.id or frame.question.kind == "timer"
+
+
 def _resumed(ports: Ports, acting: Acting, frame_id: str) -> str:
     resume(ports, acting, frame_id)
     return "resumed"
 
 
-def _ended(ports: Ports, acting: Acting, frame_id: str, status: str, why: str, what: str) -> str:
-    pop(ports, acting, frame_id, status, frames.OutcomeContent(error=why))
+def _ended(ports: Ports, acting: Acting, stream: str, frame: Frame, status: str, why: str, what: str) -> str:
+    """End a frame. With a turn its calls get results, as whenever a turn ends without a reply."""
+    turn = turns.turn_place(ports, acting, Place(actor=stream, line=""), frame) if frame.parent is None else None
+    if turn is None:
+        pop(ports, acting, frame.id, status, frames.OutcomeContent(error=why))
+    else:
+        turn_calls.stop(ports, acting, turn, reason=why, status=status)
     return what
 
 
@@ -108,6 +133,6 @@ def _fail_orphan(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str
     except HoldfastError:
         return _flag(ports, acting, stream, frame)
     try:
-        return _ended(ports, acting, frame.id, "failed", ORPHAN, "failed")
+        return _ended(ports, acting, stream, frame, "failed", ORPHAN, "failed")
     finally:
         owning.let_go(ports, acting, stream, epoch)

@@ -12,7 +12,14 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.core.spans import PACK_SPAN, answer_attributes, call_attributes, error_type, pack_attributes
+from holdfast.core.spans import (
+    PACK_SPAN,
+    answer_attributes,
+    call_attributes,
+    error_type,
+    pack_attributes,
+    tool_attributes,
+)
 from holdfast.ports import Ports, Telemetry
 from holdfast.records.packs import Packed
 from holdfast.records.usage import Usage
@@ -68,6 +75,27 @@ def call_ended(
         ports.telemetry.end_call(call, attributes, None if error is None else error_type(error))
     except Exception as failed:  # noqa: BLE001  it is not our code
         _warn(failed)
+
+
+def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
+    """A tool is about to be called, for the first time or again."""
+    if ports.telemetry is None:
+        return
+    try:
+        attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
+        ports.telemetry.begin_call(call, attributes)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _warn(error)
+
+
+def tool_ended(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
+    """A tool gave something, failed, or was given up."""
+    if ports.telemetry is None:
+        return
+    try:
+        ports.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _warn(error)
 
 
 class SafeSpan:

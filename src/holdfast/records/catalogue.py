@@ -51,7 +51,7 @@ _TYPES = (
     _type("subject.erased", "inbox", journal.SubjectErased),
     _type("actor.resumed", "owner", journal.ActorResumed, minted="took_ms last_seq"),
     # frames
-    _type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline"),
+    _type("frame.pushed", "owner", frames.FramePushed, frames.GoalContent, minted="frame deadline visible_from"),
     _type("frame.updated", "owner", frames.FrameUpdated, frames.GoalContent, minted="deadline stopped_at"),
     _type("frame.popped", "owner", frames.FramePopped, frames.OutcomeContent),
     _type(
@@ -68,6 +68,7 @@ _TYPES = (
     _type("frame.overdue", "inbox", frames.FrameOverdue),
     _type("child.pushed", "owner", frames.ChildPushed, minted="child"),
     _type("child.settled", "inbox", frames.ChildSettled),
+    _type("turn.joined", "inbox", frames.TurnJoined, minted="message"),
     _type("cancel.requested", "inbox", frames.CancelRequested, journal.ReasonContent),
     # questions
     _type("question.answered", "inbox", frames.QuestionAnswered, frames.AnswerContent),

@@ -51,6 +51,8 @@ class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     children_elsewhere: dict[str, str] = {}
     question: Question | None = None
+    turn: int | None = None
+    """For a turn: the version of the message that began it."""
 
     @property
     def live(self) -> bool:

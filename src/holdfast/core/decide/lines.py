@@ -48,6 +48,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     provider: str | None = None
     usage: Usage | None = None
+    frame: str | None = None
+    call: str | None = None
     artifacts: tuple[str, ...] = ()
 
 
@@ -107,6 +109,8 @@ def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppend
         model=entry.model,
         provider=entry.provider,
         usage=entry.usage,
+        frame=entry.frame,
+        call=entry.call,
         artifacts=entry.artifacts,
     )
 

@@ -42,6 +42,9 @@ def tool_def(given: Any) -> ToolDef:
     """One tool from its definition in any provider's form."""
     if isinstance(given, ToolDef):
         return _checked(given)
+    defined = getattr(given, "definition", None)
+    if isinstance(defined, ToolDef):  # A tool that has a function to it.
+        return _checked(defined)
     item = plain(given, Notes(strict=True)) if not callable(given) else None
     if not isinstance(item, dict):
         raise InvalidValue(

@@ -26,7 +26,11 @@ class FramePushed(Facts, frozen=True):
     limits: Limits = Limits()
     deadline: int | None = None
     conversation: str | None = None
+    """For a turn: the line of conversation that it answers in."""
     visible_from: int | None = None
+    """For a turn: the version of the message that began it."""
+    agent: str | None = None
+    """For a turn: who answers, so that it can be taken up again by the same."""
 
 
 class GoalContent(Content, frozen=True):
@@ -246,6 +250,14 @@ class ChildSettled(Facts, frozen=True):
     usage: Usage = Usage()
     used: int = 0
     wakes_parent: bool = False
+
+
+class TurnJoined(Facts, frozen=True):
+    """A message was said while a turn was under way, and is answered by it: the one at `message` of `stream`."""
+
+    frame: str
+    stream: str
+    message: int
 
 
 class CancelRequested(Facts, frozen=True):

@@ -1,0 +1,445 @@
+"""The calls of a turn: what a model answered, tools that begin, what they gave. Each is one append over two streams.
+
+The frame that works for a tool call has the call's id. It begins with the intent and ends with the outcome; a question
+about the call suspends that frame, so that tools beside each other can wait beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.decide import amounts, calls, evidence, lifecycle
+from holdfast.core.decide import questions as rules
+from holdfast.core.stack import children, has_live_children, leaf_first, live_frame
+from holdfast.core.step import waited_for
+from holdfast.errors import CallNotFound, Conflict, FrameSuspended, ToolPairingError
+from holdfast.flow import artifacts, frames, telling
+from holdfast.flow.asking import answer_of
+from holdfast.flow.frames import check_live, on_frame
+from holdfast.flow.pricing import priced
+from holdfast.flow.redacting import clean
+from holdfast.flow.showing import current
+from holdfast.flow.turn_writing import ConversationOver, Growing, Place, Speech, is_gone, write
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import calls as events
+from holdfast.records.events.calls import CallContent
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.frames import FrameSuspended as Suspended
+from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
+from holdfast.records.frames import Limits, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.lines import Line
+from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
+from holdfast.records.resume import Answer
+from holdfast.records.usage import Usage
+
+TRIES = 5
+REPLY = "message"
+"""The kind of result under which a turn names its final reply."""
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that is about to be made."""
+
+    request: ToolCallRequest
+    if_interrupted: str = "ask"
+    attempt: int = 1
+    tokens: int | None = None
+    """What its frame is granted; nothing if the turn's budget is limited and nobody says otherwise."""
+    message: int = 0
+    """The version of the message that asks for it."""
+    arguments: Any = None
+    """What is used in place of what the model wrote, because somebody changed it."""
+
+
+class Returned(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a tool call."""
+
+    result: Any
+    failed: bool = False
+    interrupted: bool = False
+
+
+def end_model(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    call: str,
+    message: Message,
+    *,
+    usage: Usage | int = 0,
+    finish: str | None = None,
+    doubtful: Usage | None = None,
+    may_end: bool = True,
+    release: int | None = None,
+) -> tuple[Message, bool]:
+    """What a model answered, with its words; gives the message and whether the turn has ended with it."""
+    record = priced(ports, amounts.usage_of(usage), message.model)
+    said = msgspec.structs.replace(message, usage=record) if message.usage is not None or record.spent else message
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        ended = calls.end_model(
+            state,
+            turn.frame,
+            call,
+            usage=record,
+            finish=finish,
+            error=None,
+            retryable=False,
+            doubtful=doubtful,
+            content=None,
+        )
+        facts = msgspec.structs.replace(ended[0].facts, stream=turn.line, message=speech.versions[0])
+        growing.add([msgspec.structs.replace(ended[0], facts=facts)])
+        # Somebody spoke since the model was shown the conversation: it has not answered that yet.
+        unseen = speech.line.newest > speech.line.packed
+        if may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn):
+            growing.add(_finished(turn, growing.state, speech.ids[0]))
+        return growing.drafts
+
+    messages, changed = write(ports, acting, turn, [said], decide, release=release, call=call)
+    telling.call_ended(ports, call, usage=record, finish=finish, error=None)
+    return messages[0], any(name == "frame.popped" for name, _ in changed.facts)
+
+
+def _is_busy(state: StreamState, turn: Place) -> bool:
+    """Whether work of the turn's own is not done. What the model said is kept; its end has to wait."""
+    frame = live_frame(state, turn.frame)
+    return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
+
+
+def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
+    """The end of a turn, and which message is its reply."""
+    named = evidence.add_result(state, turn.frame, REPLY, reply, None)
+    after = Growing(state, 0)
+    after.add(named)
+    popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())
+    return [*named, *popped[turn.actor]]
+
+
+def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release: int | None = None) -> bool:
+    """End a turn whose last word is the model's; False if somebody said something meanwhile."""
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        return _finished(turn, state, reply.id) if speech.line.newest == reply.version else []
+
+    return any(name == "frame.popped" for name, _ in write(ports, acting, turn, (), decide, release=release)[1].facts)
+
+
+def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Beginning]) -> None:
+    """Tools are about to be called: an intent and a frame for each, in one append."""
+    contents = [clean(ports, _edited(one)) for one in wanted]
+    goals = [clean(ports, GoalContent(goal=call_words(one.request))) for one in wanted]
+
+    def decide(state: StreamState) -> list[Draft]:
+        growing = Growing(state, ports.clock.now_ms())
+        for one, content, goal in zip(wanted, contents, goals, strict=True):
+            frame = growing.state.frames.get(one.request.id)
+            if frame is not None and frame.question is not None:  # With the intent: else a crash would lose the answer.
+                growing.add(rules.resume(growing.state, frame.id, now=ports.clock.now_ms()))
+            growing.add(_begun(ports, turn, growing.state, one, content))
+            if one.request.id not in growing.state.frames:
+                growing.add(_pushed(ports, turn, growing.state, one, goal))
+        return growing.drafts
+
+    on_frame(ports, acting, turn.frame, decide)
+    for one in wanted:
+        ports.states.note_place(acting.tenant, one.request.id, turn.actor)
+        telling.tool_begun(
+            ports,
+            one.request.id,
+            frame=turn.frame,
+            name=one.request.name,
+            conversation=turn.line,
+            attempt=one.attempt,
+        )
+
+
+def _edited(one: Beginning) -> CallContent | None:
+    return None if one.arguments is None else CallContent(arguments=one.arguments)
+
+
+def _begun(ports: Ports, turn: Place, state: StreamState, one: Beginning, content: CallContent | None) -> list[Draft]:
+    (draft,) = calls.begin_tool(
+        state,
+        turn.frame,
+        one.request.id,
+        one.request.name,
+        if_interrupted=one.if_interrupted,
+        content=content,
+        now=ports.clock.now_ms(),
+    )
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=one.message, attempt=one.attempt)
+    return [msgspec.structs.replace(draft, facts=facts)]
+
+
+def _pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: GoalContent) -> list[Draft]:
+    parent = live_frame(state, turn.frame)
+    unlimited = parent.tokens.available is None
+    return lifecycle.push(
+        {turn.actor: state},
+        turn.actor,
+        one.request.id,
+        parent=(turn.actor, turn.frame),
+        tokens=one.tokens if one.tokens is not None else None if unlimited else 0,
+        limits=None,
+        default=Limits(),
+        content=goal,
+        now=ports.clock.now_ms(),
+    )[turn.actor]
+
+
+def call_words(request: ToolCallRequest, changed: Any = None) -> str:
+    """A call as people read it: refund(17, 240)."""
+    try:
+        given = request.args if changed is None else _as_written(request.args, changed)
+    except Exception:  # noqa: BLE001  # Whatever a model wrote, it is shown.
+        given = request.arguments
+    values = list(given.values()) if isinstance(given, dict) else [given]
+    return f"{request.name}({', '.join(_short(value) for value in values)})"[:200]
+
+
+def _as_written(before: Any, changed: Any) -> Any:
+    """Changed arguments in the order in which the model wrote them: a journal keeps none."""
+    if not isinstance(before, dict) or not isinstance(changed, dict):
+        return changed
+    return {**{name: changed[name] for name in before if name in changed}, **changed}
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "replace")
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def end_tool(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    request: ToolCallRequest,
+    came: Returned,
+    *,
+    files: Sequence[bytes] = (),
+    answered: bool = False,
+) -> Message:
+    """What a tool gave: the result in the conversation, the outcome of its intent, the end of its frame.
+
+    `files` are bodies that no message holds: they are kept as artifacts, which the outcome names. `answered` says that
+    the outcome is what a person answered to the question that the call waits for.
+    """
+    answer = ToolCallResult(
+        tool_call_id=request.id,
+        result=came.result,
+        is_error=came.failed,
+        provider_id=request.provider_id,
+        interrupted=came.interrupted,
+    )
+    message = Message(role="tool", tool_results=(answer,))
+    placed = [artifacts.prepare(ports, acting, body) for body in files]
+    names = tuple(dict.fromkeys(one.name.hex() for one in placed))
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        if not answered:
+            _check_answerable(state, request.id)
+        if request.id in live_frame(state, turn.frame).calls:
+            growing.add(_returned(turn, state, request.id, came, speech, names))
+        growing.add(_child_ended(turn, growing.state, request.id, came))
+        return growing.drafts
+
+    if not answered:
+        _check_answerable(current(ports, acting, turn.actor), request.id)
+    _call_back(ports, acting, turn, request.id)
+    try:
+        said = write(ports, acting, turn, [message], decide, placed=placed)[0][0]
+        telling.tool_ended(ports, request.id, failed=came.failed, interrupted=came.interrupted)
+        return said  # noqa: TRY300  # What comes after is another outcome.
+    except (ConversationOver, ToolPairingError):
+        # The call was rewound, or somebody else answered it: there is no place for the result any more.
+        drop_tool(ports, acting, turn, request.id, came)
+        return message
+
+
+def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Returned) -> None:
+    """The outcome of a call that nobody waits for any more: its intent and its frame end, and nothing is said."""
+
+    def decide(state: StreamState) -> list[Draft]:
+        growing = Growing(state, ports.clock.now_ms())
+        if call in live_frame(state, turn.frame).calls:
+            how = {"failed": came.failed, "interrupted": came.interrupted}
+            growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
+        growing.add(_child_ended(turn, growing.state, call, came))
+        return growing.drafts
+
+    on_frame(ports, acting, turn.frame, decide)
+
+
+def _check_answerable(state: StreamState, call: str) -> None:
+    """A tool that waits for an answer gives nothing, whatever its code did with the exception that said so."""
+    frame = state.frames.get(call)
+    asked = [] if frame is None else waited_for(state.frames, frame)
+    if asked:
+        raise FrameSuspended(
+            f"The call {call} waits for an answer to question {asked[0].id}, so nothing else counts as its "
+            "outcome. Answer the question; the tool runs again then.",
+            question=asked[0].id,
+        )
+
+
+def _returned(
+    turn: Place, state: StreamState, call: str, came: Returned, speech: Speech, names: tuple[str, ...]
+) -> list[Draft]:
+    (draft,) = calls.end_tool(
+        state, turn.frame, call, failed=came.failed, interrupted=came.interrupted, tokens=None, content=None
+    )
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=speech.versions[0], artifacts=names)
+    return [msgspec.structs.replace(draft, facts=facts)]
+
+
+def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> list[Draft]:
+    """The frame of a call ends with it; what its tool left undone below ends as well."""
+    frame = state.frames.get(call)
+    if frame is None:
+        return []
+    undone = has_live_children(state.frames, frame) or bool(frame.calls) or frame.question is not None
+    status = "failed" if came.failed or undone else "completed"
+    content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
+    return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
+
+
+# questions about a call
+
+
+def ask_first(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    one: Beginning,
+    content: QuestionContent,
+    *,
+    kind: str = "approval",
+    call: str | None = None,
+) -> str:
+    """A question about a call: its frame begins, if it is not there, and waits. Gives the question's id."""
+    question, content = ulid_text(ports.ids.ulid()), clean(ports, content)
+    goal = clean(ports, GoalContent(goal=call_words(one.request)))
+
+    def decide(state: StreamState) -> list[Draft]:
+        growing = Growing(state, ports.clock.now_ms())
+        if one.request.id not in state.frames:
+            growing.add(_pushed(ports, turn, state, one, goal))
+        facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
+        below = [ulid_text(ports.ids.ulid()) for _ in _unasked(growing.state, one.request.id)]
+        growing.add(
+            rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
+        )
+        return growing.drafts
+
+    on_frame(ports, acting, turn.frame, decide)
+    ports.states.note_place(acting.tenant, one.request.id, turn.actor)
+    return question
+
+
+def _unasked(state: StreamState, frame: str) -> list[str]:
+    found = []
+    for child in children(state.frames, frame):
+        found += _unasked(state, child.id)
+        if child.question is None:
+            found.append(child.id)
+    return found
+
+
+def newest_answer(ports: Ports, acting: Acting, turn: Place, call: str) -> Answer | None:
+    """What was answered to the question that a call waits for; None if there is no answer yet."""
+    frame = current(ports, acting, turn.actor).frames.get(call)
+    if frame is None or frame.question is None:
+        raise CallNotFound(f"No question about call {call} is open.")
+    return answer_of(ports, acting, turn.actor, frame.question.id)
+
+
+# stopping
+
+
+def stop(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    *,
+    reason: str,
+    status: str = "cancelled",
+    partial: Message | None = None,
+    usage: Usage | int = 0,
+    release: int | None = None,
+) -> list[Message]:
+    """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends."""
+    record, end = amounts.usage_of(usage), clean(ports, OutcomeContent(error=reason))
+    said: list[Message] = []
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        for call in list(live_frame(state, turn.frame).calls.values()):
+            growing.add(_given_up(turn, growing.state, call.id, call.kind, record, said, speech))
+        growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
+        return growing.drafts
+
+    _call_back(ports, acting, turn, turn.frame)
+    for _ in range(TRIES):
+        said[:] = _last_words(current(ports, acting, turn.line).line, turn, partial)
+        try:
+            return write(ports, acting, turn, said, decide, release=release)[0]
+        except (ConversationOver, ToolPairingError):  # It was reset or rewound just now: look again.
+            continue
+    raise Conflict(f"{turn.line} changes too fast to stop its turn. Try again.")
+
+
+def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list[Message]:
+    """What is said when a turn is stopped: what was shown, and a result for each call that has none."""
+    if line is None or is_gone(line, turn.started):
+        return []
+    said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
+    waiting = [ref for ref in line.calls.values() if ref.version >= turn.started]
+    for ref in sorted(waiting, key=lambda one: (one.version, one.id)):
+        answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED, is_error=True, interrupted=True)
+        said.append(Message(role="tool", tool_results=(answer,), synthetic=True))
+    return said
+
+
+def _call_back(ports: Ports, acting: Acting, turn: Place, frame: str) -> None:
+    """What works for a frame in other streams ends first: one append is about this turn's two."""
+    live = current(ports, acting, turn.actor).frames
+    if frame not in live:
+        return
+    for one in (*leaf_first(live, frame), live[frame]):
+        for child in one.away:
+            frames.pop(ports, acting, child, "cancelled", OutcomeContent(error="What it worked for has ended."))
+
+
+def _given_up(
+    turn: Place, state: StreamState, call: str, kind: str, usage: Usage, said: Sequence[Message], speech: Speech
+) -> list[Draft]:
+    if kind == "tool":
+        return calls.end_tool(state, turn.frame, call, failed=True, interrupted=True, tokens=None, content=None)
+    if kind == "run":
+        return calls.end_run(state, turn.frame, call, failed=True, content=None)
+    (draft,) = calls.end_model(
+        state,
+        turn.frame,
+        call,
+        usage=usage,
+        finish=None,
+        error="stopped",
+        retryable=False,
+        doubtful=None,
+        content=None,
+    )
+    shown = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line if shown else None, message=shown)
+    assert isinstance(facts, events.CallFailed)
+    return [msgspec.structs.replace(draft, facts=facts)]

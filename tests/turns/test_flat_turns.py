@@ -1,0 +1,168 @@
+"""Flatness in counts: what a turn asks of SQLite does not grow with what was said before, and it commits no more often.
+
+Without tools a turn commits three times: the message with its frame, the pack with the call, the reply with the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from bench.counting import Counts, counting
+from bench.counts import difference
+from holdfast import CallModel, CallTool, Holdfast, Limits, Session
+from holdfast.flow import turns
+from holdfast.model.scripted import Scripted, call
+from holdfast.records.messages import Message
+from holdfast.testing.clock import FrozenClock, SeededIds
+from tests.scale import volume
+
+SMALL, LARGE = 100, volume(2_000, 100_000)
+APART = 10.0
+"""Percent by which two lengths may differ."""
+BUDGET = 1_200
+SAMPLE = 12
+WORDS = "the parcel of order 17 went to Reykjavík by way of Hull, where nobody had heard of it; " * 2
+LONG = "long"
+Take = Callable[[str], object]
+
+
+def quarters(text: str) -> int:
+    """Tokens, roughly: exact ones take longer and change nothing here."""
+    return len(text) // 4
+
+
+def wanted(tools: int) -> list[Any]:
+    """What a model says in a turn: so many calls at once, if any, and the reply."""
+    calls = [call("look", at=at) for at in range(tools)]
+    return [Message(role="assistant", content=None, tool_calls=tuple(calls)), WORDS] if calls else [WORDS]
+
+
+def own_loop(hf: Holdfast, tools: int, *, together: bool = False) -> Take:
+    """A turn in a loop of one's own; `together` begins the tools that can run beside each other at once."""
+
+    def take(name: str) -> None:
+        says = iter(wanted(tools))
+        with hf.session(name).turn(WORDS, budget=BUDGET) as turn:
+            while steps := turn.steps(at_once=None if together else 1):
+                for step in steps:
+                    if isinstance(step, CallModel):
+                        step.done(next(says))
+                    elif isinstance(step, CallTool):
+                        step.done(WORDS)
+            assert turn.text == WORDS
+
+    return take
+
+
+def by_agent(hf: Holdfast, tools: int) -> Take:
+    """The same by an agent."""
+
+    def look(at: int) -> str:
+        """Look at something."""
+        return WORDS
+
+    model = Scripted([list(one.tool_calls) if isinstance(one, Message) else one for one in wanted(tools)])
+    limits = Limits(context_tokens=BUDGET)
+    agent: Any = hf.agent("clerk", model=model, tools=[look] if tools else [], limits=limits, history=False)
+
+    def take(name: str) -> None:
+        assert agent.send(name, WORDS).text == WORDS
+
+    return take
+
+
+WAYS: dict[str, Callable[[Holdfast], Take]] = {
+    "own loop": lambda hf: own_loop(hf, 0),
+    "own loop, two tools": lambda hf: own_loop(hf, 2),
+    "agent": lambda hf: by_agent(hf, 0),
+    "agent, two tools": lambda hf: by_agent(hf, 2),
+}
+
+
+def fill(session: Session, messages: int) -> None:
+    """Say so much."""
+    made = [{"role": role, "content": WORDS} for role in ("user", "assistant")] * 500
+    for start in range(0, messages, len(made)):
+        session.append(made[: messages - start])
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holdfast]:
+    """A journal with a long conversation."""
+    clock = FrozenClock()
+    path = tmp_path_factory.mktemp("flat") / "a.db"
+    # The text index merges what it holds now and then, so it has bounds of its own.
+    settings = holdfast.Settings(index_text=0)
+    ids = SeededIds(clock, seed=1)
+    with holdfast.open(path, durability="fast", clock=clock, ids=ids, tokenizer=quarters, settings=settings) as hf:
+        fill(hf.session(LONG), LARGE)
+        yield hf
+
+
+def counted(hf: Holdfast, take: Take, name: str, sample: int = SAMPLE) -> Counts:
+    """One turn's counts, averaged."""
+    take(name)
+    with counting(hf._ports.journal) as counts:
+        for _ in range(sample):
+            take(name)
+    return counts.per(sample)
+
+
+def both(hf: Holdfast, way: str) -> tuple[Counts, Counts]:
+    """The counts in a short conversation and in the long one, of the same journal."""
+    short = f"short-{list(WAYS).index(way)}"
+    for name in (short, LONG):
+        fill(hf.session(name), SMALL)  # Both end alike, so that the same is shown of them.
+    take = WAYS[way](hf)
+    return counted(hf, take, short), counted(hf, take, LONG)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_turn_asks_the_same_of_sqlite_however_long_the_conversation_is(opened: Holdfast, way: str) -> None:
+    few, many = both(opened, way)
+    for name in ("statements", "vm_steps", "pages_read"):
+        small, large = getattr(few, name), getattr(many, name)
+        assert difference(small, large) <= APART, f"{name}: {small} and {large}"
+    assert few.commits == many.commits
+
+
+def test_a_turn_that_reads_all_that_was_said_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = turns._tail
+    monkeypatch.setattr(turns, "_tail", lambda ports, acting, line, after: sound(ports, acting, line, 0)[-1:])
+    few, many = both(opened, "own loop")
+    assert difference(few.vm_steps, many.vm_steps) > APART
+
+
+COMMITS: dict[str, tuple[Callable[[Holdfast], Take], int]] = {
+    "without tools": (lambda hf: own_loop(hf, 0), 3),
+    # The call, its intent, its outcome, and the second pack with its reply.
+    "one tool": (lambda hf: own_loop(hf, 1), 7),
+    # Intents at once, and an outcome for each.
+    "two tools beside each other": (lambda hf: own_loop(hf, 2, together=True), 8),
+    "two tools one after the other": (lambda hf: own_loop(hf, 2), 9),
+    "agent without tools": (lambda hf: by_agent(hf, 0), 3),
+    "agent with two tools": (lambda hf: by_agent(hf, 2), 8),
+}
+
+
+@pytest.mark.parametrize("how", COMMITS)
+def test_a_turn_commits_as_often_as_it_has_something_to_keep(opened: Holdfast, how: str) -> None:
+    make, commits = COMMITS[how]
+    take, name = make(opened), f"commits-{list(COMMITS).index(how)}"
+    take(name)  # The first turn also configures the session.
+    assert counted(opened, take, name, sample=3).commits == commits
+
+
+def test_a_commit_too_many_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = turns.begin
+
+    def begun(ports: Any, acting: Any, place: Any, how: Any) -> Any:
+        opened.session("elsewhere").append("by the way")
+        return sound(ports, acting, place, how)
+
+    monkeypatch.setattr(turns, "begin", begun)
+    assert counted(opened, own_loop(opened, 0), "too-many", sample=3).commits == 4
