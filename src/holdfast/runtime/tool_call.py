@@ -8,12 +8,14 @@ everything else in that frame is refused until then. So ask first and act afterw
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.async_frame import AsyncFrame
 from holdfast.async_threads import Threads
 from holdfast.client_frame import Frame
+from holdfast.core.codec import encode
 from holdfast.errors import InvalidValue
 from holdfast.flow import working
 from holdfast.records.events.frames import HandleContent
@@ -63,9 +65,15 @@ class ToolCall:
         """Say how far it is, to whoever listens now. It is not journaled."""
         self._tell("progress", {"text": str(text), "call": self.key, "name": self.name, **more})
 
-    def attach(self, kind: str, **how: Any) -> str:
-        """Attach evidence to the turn, so that the model is shown it; gives the handle's id. See Frame.attach."""
+    def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
+        """Attach evidence to the turn, so that the model is shown it; gives the handle's id. See Frame.attach.
+
+        A tool that runs again attaches the same thing once.
+        """
         known = {name: how.pop(name, None) for name in ("description", "target", "body")}
+        if key is None:
+            key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
+        self.frame._check_awake(key)
         return working.add_handle(
             self.frame._ports,
             self.frame._acting,
@@ -74,6 +82,7 @@ class ToolCall:
             HandleContent(**known),
             trust="tool",
             call=self.key,
+            key=self.frame._own(key),
             **how,
         )
 
@@ -114,9 +123,9 @@ class AsyncToolCall:
         """See ToolCall.progress."""
         self._call.progress(text, **more)
 
-    async def attach(self, kind: str, **how: Any) -> str:
+    async def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
         """See ToolCall.attach."""
-        return await self._threads.run(lambda: self._call.attach(kind, **how))
+        return await self._threads.run(lambda: self._call.attach(kind, key=key, **how))
 
     def __repr__(self) -> str:
         return f"Async{self._call!r}"

@@ -1,0 +1,136 @@
+"""A loop of its own in a background thread, for agents in code without asyncio.
+
+It begins with the first thing that is sent and ends with the client, which leaves what runs live. Whoever waits for
+something on it can be interrupted at any time; what was waited for is then stopped, and that is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.async_threads import Threads
+from holdfast.errors import Closed, Refused
+from holdfast.runtime.crew import PATIENCE
+
+if TYPE_CHECKING:
+    from holdfast.client import Holdfast
+
+R = TypeVar("R")
+
+_loops: weakref.WeakKeyDictionary[Any, LoopThread] = weakref.WeakKeyDictionary()
+_mutex = threading.Lock()
+
+
+class LoopThread:
+    """A loop in a thread, and the client's async edge on it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.threads = Threads()
+        self.models: dict[int, Any] = {}
+        """Models that were given and are used on this loop: their connections to it are closed with it."""
+        self.closed = False
+        self._mutex = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-agents", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is of this process: no thread survives a fork."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Start something on the loop."""
+        with self._mutex:
+            if self.closed or not self.alive:
+                work.close()
+                raise Closed
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Something on the loop, to its end. If the wait is interrupted, so is the work, and it is waited for."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise Refused(
+                "This would wait for the loop that it runs on. Make the tool with def, which runs in a thread, or use "
+                "the agent of an open_async client."
+            )
+        began: list[asyncio.Task[R]] = []
+        ended = threading.Event()
+
+        async def begun() -> None:
+            began.append(asyncio.get_running_loop().create_task(work))
+            began[0].add_done_callback(lambda _: ended.set())
+
+        def given_up() -> None:
+            began[0].cancel()
+
+        try:
+            self.submit(begun())
+        except Closed:
+            work.close()
+            raise
+        try:
+            ended.wait()
+        except BaseException:
+            # One round later: by then it has begun, however early the interruption came.
+            self.call(lambda: self._loop.call_soon(given_up))
+            ended.wait()
+            raise
+        if began[0].cancelled():
+            raise Closed
+        return began[0].result()
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Call something on the loop, whenever it comes to it."""
+        self._loop.call_soon_threadsafe(work)
+
+    def close(self) -> None:
+        """Leave what runs, live and resumable."""
+        if not self.alive:
+            return
+        if threading.current_thread() is self._thread:
+            raise Refused("A tool cannot close the client that it works for.")
+        with self._mutex:  # What was begun before is there to be ended, and nothing is begun after.
+            if self.closed:
+                return
+            self.closed = True
+            ending = asyncio.run_coroutine_threadsafe(_ended(self.threads, list(self.models.values())), self._loop)
+        ending.result()
+        self.threads.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        self._loop.close()
+
+
+async def _ended(threads: Threads, models: list[Any]) -> None:
+    """Let go of everything; whoever still listens hears that it is over."""
+    while threads.endings:
+        await threads.endings.pop()()
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=PATIENCE)
+    for model in models:
+        await model.close()
+
+
+def loop_of(hf: Holdfast) -> LoopThread:
+    """The loop of a client, which its views share."""
+    with _mutex:
+        found = _loops.get(hf._ports.leases)
+        if found is not None and found.closed:
+            raise Closed
+        if found is None or not found.alive:
+            hf._ports.journal.position()  # No thread is begun for a client that is closed.
+            found = _loops[hf._ports.leases] = LoopThread()
+            hf._ports.endings.append(found.close)
+        return found

@@ -1,0 +1,209 @@
+"""Shutting down: nothing new begins, what runs may end until the grace is over, then it is left for the next process.
+
+| when | what happens |
+|---|---|
+| a signal, `stop.request()`, or the block is left | new sends, turns and frames get `Draining`, and those in a queue |
+| until the grace is over | what runs may end, and so may the block |
+| then, or with a second signal | agents' work is cancelled, then the block; turns stay live and unowned |
+| a third signal | what it did before the block |
+
+Functions that run in threads cannot be stopped. The process does not wait for them: their intents are journaled, so
+the next one retries, asks or fails them as their tools say. `Draining` that reaches the end of the block, once it was
+asked to stop, is the way out and no error. The grace is counted from the first signal to the end of the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.errors import Draining, InvalidValue, Refused
+from holdfast.runtime.crew import crew_of
+
+if TYPE_CHECKING:
+    from holdfast.async_client import AsyncHoldfast
+
+LOOK, MOMENT = 0.02, 0.2
+LEAVING_SHARE, LONGEST_LEAVING = 0.2, 2.0
+"""How much of the grace is kept for leaving what did not end in time: a fifth, and two seconds at most."""
+
+
+class WindingDown:
+    """The end of one client's work, on its loop. `leave` stops the block that it belongs to."""
+
+    def __init__(self, hf: AsyncHoldfast, grace: float, leave: Callable[[], None]) -> None:
+        if not hf._client._acting.whole:
+            raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
+        self._hf, self._crew, self._leave = hf, crew_of(hf), leave
+        self._grace = _seconds(grace)
+        self._task: asyncio.Task[None] | None = None
+        self._hurried, self.asked = asyncio.Event(), asyncio.Event()
+        self.inside = True
+        """Whether the block is still at work."""
+
+    def ask(self) -> None:
+        """Begin; if that was asked before, hurry."""
+        if self.asked.is_set():
+            self._hurried.set()
+            return
+        self.asked.set()
+        self._hf._client.drain(0)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def hurry(self) -> None:
+        """Leave at once what has not ended."""
+        if not self.asked.is_set():
+            self.ask()
+        self._hurried.set()
+
+    async def over(self) -> None:
+        """Return once everything has ended or was left. May be cancelled without harm, and awaited again."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has ended or was left."""
+        return self._task is not None and self._task.done()
+
+    async def _run(self) -> None:
+        leaving = min(self._grace * LEAVING_SHARE, LONGEST_LEAVING)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._grace - leaving
+        while (self.inside or self._at_work()) and not self._hurried.is_set() and loop.time() < until:
+            await self._pause(until - loop.time())
+        await self._crew.leave(leaving)
+        until = loop.time() + min(leaving / 2, MOMENT)
+        while self.inside and loop.time() < until:
+            await self._pause(until - loop.time())  # It has heard of that and may put its things in order.
+        if self.inside:
+            self._leave()
+
+    def _at_work(self) -> bool:
+        return bool(self._crew.tasks) or self._hf._client.drain(0) > 0
+
+    async def _pause(self, most: float) -> None:
+        await asyncio.sleep(min(LOOK, max(0.0, most)))
+
+
+class Signals:
+    """Signals that are passed on, and what was done about them before."""
+
+    def __init__(self, numbers: Iterable[int] | None, tell: Callable[[], None]) -> None:
+        self.numbers = (signal.SIGTERM, signal.SIGINT) if numbers is None else tuple(numbers)
+        self._tell, self._came = tell, 0
+        self._before: dict[int, Any] = {}
+        self.is_own: Callable[[], bool] = lambda: False
+        """Asked first, in the main thread: whether this process has sent the signal to itself."""
+
+    def install(self) -> None:
+        """Pass signals on from now on; refuses to be called where Python does not deliver them."""
+        if self.numbers and threading.current_thread() is not threading.main_thread():
+            raise Refused(
+                "Signals come to the main thread only. Enter shutting_down there, or pass signals=() and call "
+                "stop.request() when the program is to end."
+            )
+        for number in self.numbers:
+            self._before[number] = signal.signal(number, self._called)
+
+    def restore(self) -> None:
+        """What it was before."""
+        while self._before:
+            number, before = self._before.popitem()
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def _called(self, number: int, frame: FrameType | None) -> None:
+        if self.is_own():
+            return
+        self._came += 1
+        if self._came > 2:
+            self.restore()
+            signal.raise_signal(number)
+            return
+        self._tell()
+
+
+class AsyncShutdown:
+    """`async with hf.shutting_down(grace=25) as stop:` a block that ends well when the process is told to end."""
+
+    def __init__(self, hf: AsyncHoldfast, grace: float, signals: Iterable[int] | None) -> None:
+        self._wind = WindingDown(hf, grace, self._leave)
+        self._signals = Signals(signals, self._soon)
+        self._block: asyncio.Task[Any] | None = None
+        self._cancelled = 0
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is to end: begin nothing new."""
+        return self._wind.asked.is_set()
+
+    def request(self) -> None:
+        """As a signal would: the first time to end, the second time to hurry. From the loop's thread."""
+        self._wind.ask()
+
+    async def wait(self) -> None:
+        """Return once it is to end. Leave the block then; what runs may go on until the grace is over."""
+        await self._wind.asked.wait()
+
+    async def __aenter__(self) -> Self:
+        self._loop, self._block = asyncio.get_running_loop(), asyncio.current_task()
+        assert self._block is not None, "whoever enters a block is a task"
+        self._cancelling = self._block.cancelling()
+        self._signals.install()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        wind, stopped = self._wind, None
+        wind.inside = False
+        quiet = error is not None and wind.asked.is_set() and self._is_way_out(error)
+        if error is not None and not quiet:
+            wind.hurry()
+        elif not wind.asked.is_set():
+            wind.ask()
+        try:
+            while not wind.is_over:
+                try:
+                    await wind.over()
+                except asyncio.CancelledError as again:
+                    if not self._is_ours(again):
+                        wind.hurry()
+                        stopped = again
+        finally:
+            self._signals.restore()
+        for _ in range(self._cancelled):
+            self._block.uncancel()  # type: ignore[union-attr]  # it was entered
+        if stopped is not None and (error is None or quiet):
+            raise stopped
+        return quiet
+
+    def _leave(self) -> None:
+        assert self._block is not None
+        self._cancelled += 1
+        self._block.cancel()
+
+    def _soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._wind.ask)
+
+    def _is_ours(self, error: BaseException) -> bool:
+        """Whether only this cancelled the block, and nobody from outside."""
+        assert self._block is not None
+        return self._cancelled > 0 and self._block.cancelling() - self._cancelled <= self._cancelling
+
+    def _is_way_out(self, error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return all(self._is_way_out(one) for one in error.exceptions)
+        if isinstance(error, asyncio.CancelledError):
+            return self._is_ours(error)
+        return isinstance(error, Draining)
+
+
+def _seconds(grace: float) -> float:
+    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= 10**6:
+        raise InvalidValue(f"grace must be a number of seconds, 0 or more, not {grace!r:.40}.")
+    return float(grace)

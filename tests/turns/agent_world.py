@@ -1,0 +1,91 @@
+"""What tests of agents share: conversations and the journal as somebody outside sees them, and waiting for a sign."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast import Holdfast, ModelReply, Usage
+from holdfast.async_client import AsyncHoldfast
+from holdfast.model.scripted import Scripted
+from holdfast.records.calling import Delta, ModelCall
+from holdfast.records.messages import Message
+from holdfast.runtime.reply import AgentEvent
+from tests.turns.loops import place
+
+SESSION = "s"
+
+
+class Counted(Scripted):
+    """A scripted model that counts how often it was asked."""
+
+    @property
+    def asked(self) -> int:
+        return len(self.requests)
+
+
+class Gated(Scripted):
+    """A scripted model that says the first words, gives a sign, and goes on when it may."""
+
+    def __init__(self, replies: Any, *, words: str = "So far", **how: Any) -> None:
+        super().__init__(replies, **how)
+        self.words, self.begun, self.go_on = words, asyncio.Event(), asyncio.Event()
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        if say is not None and self.words:
+            say(Delta(text=self.words))
+        self.begun.set()
+        await self.go_on.wait()
+        return await super().reply(asked, None)
+
+
+def costing(text: str, **usage: int) -> ModelReply:
+    """A reply that says what it used."""
+    return ModelReply(message=Message(role="assistant", content=text), usage=Usage(**usage))
+
+
+async def spoken_async(hf: AsyncHoldfast, session: str = SESSION) -> list[tuple[str, Any]]:
+    """A conversation: who said what."""
+    chat = await hf.session(session)
+    found = []
+    for one in await chat.messages():
+        results = [result.result for result in one.tool_results]
+        found.append((one.role, one.text or results or [call.name for call in one.tool_calls]))
+    return found
+
+
+def kinds(events: Iterable[AgentEvent]) -> list[str]:
+    """What was heard, by kind, with runs of deltas as one."""
+    found: list[str] = []
+    for event in events:
+        if event.kind != "delta" or not found or found[-1] != "delta":
+            found.append(event.kind)
+    return found
+
+
+def journaled(events: Iterable[AgentEvent]) -> list[AgentEvent]:
+    """The events that have a place in the journal."""
+    return [event for event in events if event.id is not None]
+
+
+def facts(hf: Holdfast, type: str, session: str = SESSION) -> list[Any]:
+    """The facts of the events of a type, in the place where a conversation's turns live."""
+    return [event.facts for event in hf.journal.events(place(session)) if event.type == type]
+
+
+def until(happened: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for something that another thread does."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.001)
+
+
+async def until_async(happened: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for something that another task does."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.001)
