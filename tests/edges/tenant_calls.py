@@ -16,11 +16,13 @@ import holdfast
 from holdfast.client_effects import Effects
 from holdfast.client_index import IndexView
 from holdfast.client_journal import JournalView
+from holdfast.runtime.sync_agent import Agent
 from tests.edges.tenant_actor import Actor
 
 OWNERS: dict[str, type] = {
     "Holdfast": holdfast.Holdfast,
     "Session": holdfast.Session,
+    "Agent": Agent,
     "ContextPack": holdfast.ContextPack,
     "Frame": holdfast.Frame,
     "journal": JournalView,
@@ -44,8 +46,10 @@ OF_THE_WHOLE = {
 SILENT = {
     "Holdfast.close": "A view closes nothing and answers nothing.",
     "Holdfast.drain": "It is about the process; a test of its own shows what a view may do.",
+    "Holdfast.shutting_down": "It is about the process; a test of its own shows what a view may do.",
     "StateStore.close": "A view closes nothing and answers nothing.",
     "StateStore.datalog": "The journaled store refuses it, whatever is in it.",
+    "Agent.recovering": "It sends without a message, for each turn that it finds; a test of its own has two tenants.",
     "Session.id": "What the caller named it.",
     "Session.thread": "What the caller named it.",
     "State.scope": "What the caller named it.",
@@ -62,10 +66,12 @@ FUNCTIONS = {
     "open_store": "Other stores know no tenants: each is the sink of one.",
     "open_store_async": "Other stores know no tenants: each is the sink of one.",
     "register_model": "A program's own configuration.",
+    "register_price": "A program's own configuration.",
     "register_type": "A program's own configuration.",
     "restore": "A whole journal, from a file that its operator has.",
     "sliding": "A window over the caller's own list.",
     "summarised": "A window over the caller's own list.",
+    "tool": "Makes a tool of the caller's own function.",
     "verify_webhook": "Checks what it is given.",
 }
 """Public functions, none of which takes a tenant's view."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import CompactionConfig, DualWrite, HoldfastError, Message, Session
+from holdfast import (
+    Ask,
+    CallModel,
+    CallTool,
+    CompactionConfig,
+    DualWrite,
+    HoldfastError,
+    Message,
+    Session,
+    Usage,
+)
 from tests.edges.tenant_actor import SESSIONS, USERS, Actor
 from tests.edges.tenant_calls import call
 
@@ -50,6 +60,11 @@ def list_sessions(actor: Actor) -> Any:
         list(actor.hf.sessions(title=actor.text().split()[0], status=actor.maybe("open"))),
         list(actor.hf.sessions(order=actor.one(("cost", "title")))),
     ]
+
+
+@call("Holdfast", "usage")
+def usage_of_all(actor: Actor) -> Any:
+    return actor.hf.usage()
 
 
 @call("Holdfast", "sweep_sessions")
@@ -99,6 +114,31 @@ def call_a_tool(actor: Actor) -> Any:
     if actor.maybe(True, 0.2):
         return asked, waiting
     return asked, waiting, session.append_result(waiting[-1], {"seen": actor.text()}), session.open_calls()
+
+
+@call("Session", "turn")
+def take_a_turn(actor: Actor) -> Any:
+    session, told = actor.talk(), []
+    made = {"id": "c1", "function": {"name": "look", "arguments": '{"at": "it"}'}}
+    rules = {"if_interrupted": actor.one(("ask", "retry", "fail")), "needs_approval": actor.one(((), ("look",)))}
+    with session.turn(actor.text(), key=actor.key("turn"), if_busy="reject", loops=3, **rules) as turn:
+        for step in turn:
+            told.append([repr(step), step.pack.to_openai() if isinstance(step, CallModel) else None])
+            if actor.maybe(True, 0.1):
+                break  # It stays live: whoever comes next goes on with it.
+            if isinstance(step, CallModel):
+                asked = actor.maybe({"role": "assistant", "content": None, "tool_calls": [made]}, 0.4)
+                step.done(asked or actor.text(), usage=Usage(input=7, output=3))
+            elif isinstance(step, CallTool):
+                step.done({"seen": actor.text()})
+            elif isinstance(step, Ask) and actor.maybe(True):
+                actor.hf.answer(step.id, approve=bool(actor.maybe(True)))
+    return told, turn.usage, turn.text, session.open_calls()
+
+
+@call("Session", "stop")
+def stop_a_turn(actor: Actor) -> Any:
+    return actor.talk().stop(actor.text())
 
 
 @call("Session", "messages __iter__ __len__")

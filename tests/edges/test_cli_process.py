@@ -46,7 +46,7 @@ def test_help_imports_no_command_and_no_database() -> None:
     code = (
         "import sys; from holdfast.cli.main import main; main(['--help']);"
         "late = {'apsw', 'rich.tree', *(f'holdfast.cli.{name}' for name in "
-        "('show', 'stack', 'tree', 'questions', 'answer', 'admin', 'doctor', 'demo', 'demo_work', 'output', "
+        "('show', 'stack', 'tree', 'questions', 'answer', 'admin', 'doctor', 'demo', 'demo_work', 'chat', 'output', "
         "'sessions', 'messages', 'transfer', 'conversation', 'search', 'state', 'state_lists', 'effects'))};"
         "sys.exit(', '.join(late & set(sys.modules)) or 0)"
     )
@@ -133,15 +133,14 @@ def test_the_demo_kills_an_agent_and_pays_exactly_once(tmp_path: Path) -> None:
     story = json.loads(out)
     assert (done.returncode, err) == (0, "")
     assert story["ok"]
-    assert (story["killed"], story["live_after_kill"], story["live"]) == (True, 3, 0)
-    assert story["ran"] == story["ran_before_kill"] == {"read-mail": 1, "find-payment": 1, "refund": 1}
-    assert (story["paid"], story["answered"], story["result"]) == (1, True, story["outcome"])
-    assert story["asked"] == "Step 'refund' may have run. Run again?"
-    assert [(frame["status"], frame["used"]) for frame in story["frames"]] == [
-        ("completed", 970),
-        ("completed", 400),
-        ("completed", 90),
-    ]
+    assert (story["killed"], story["live_after_kill"], story["live"]) == (True, 2, 0)
+    assert story["ran_before_kill"] == story["ran_before_answer"] == {"model": 2, "find_order": 1, "refund": 1}
+    assert story["asked"] == ["refund(17, 240) may have run. Run again?"]
+    assert (story["answered"], story["status"]) == (True, "done")
+    assert story["reply"] == "Order 17 is refunded: 240 euros are on their way."
+    assert (story["ran"], story["paid"]) == ({"model": 3, "find_order": 1, "refund": 1}, 1)
+    assert story["tokens"] == story["tokens_journaled"] > 0
+    assert '"refunded":17' in "".join(story["shown"]["pieces"].values()), "the model is shown what came of it"
     assert (story["verified"], story["findings"]) == (True, 0)
     assert story["seconds"] < 15
     assert list(tmp_path.iterdir()) == []
@@ -153,33 +152,33 @@ def test_the_demo_tells_its_story_in_a_pipe(tmp_path: Path) -> None:
     out, err = done.communicate(timeout=60)
     assert (done.returncode, err) == (0, "")
     assert "SIGKILL" in out
-    assert "    - Refund order 17  waiting" in out
-    assert "open call: run refund (if interrupted: ask)" in out
-    assert "Steps run again: 0. Paid: 1." in out
+    assert "    - refund(17, 240)  active" in out
+    assert "open call: tool refund (if interrupted: ask)" in out
+    assert "Run again: 0. Paid: 1. It is waiting, and asks:\n   refund(17, 240) may have run. Run again?\n" in out
     assert "$ holdfast answer agent.db " in out
-    assert "  - Answer Alice's mail  completed" in out
+    assert "It is done: Order 17 is refunded" in out
+    assert "model 3, find_order 1, refund 1. Paid: 1." in out
     assert "0 findings" in out
     assert out.splitlines()[-1].startswith("Killed while it paid, and paid exactly once")
     assert "\x1b" not in out
 
 
 BUGS = {
-    "a torn call is run again without asking": "steps.torn_call = lambda call: 'retry'",
-    "finished steps are forgotten": "working.remembered = lambda *given: []",
+    "a torn call is run again without asking": "step.torn_call = lambda call: 'retry'",
+    "a no is taken for a yes": "turn_calls.newest_answer = lambda *given: None",
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A planted bug, in the processes that do the work."""
-    code = f"import sys; from holdfast.flow import steps, working; {BUGS[bug]}; "
+    code = f"import sys; from holdfast.core import step; from holdfast.flow import turn_calls; {BUGS[bug]}; "
     code += "from holdfast.cli.demo_work import main; main(*sys.argv[1:])"
     monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
     assert main(["demo", "--json"]) == 1
     story = json.loads(capsys.readouterr().out)
     assert not story["ok"]
-    assert max(story["ran"].values()) > 1
-    assert story["paid"] == story["ran"]["refund"]
+    assert story["paid"] == story["ran"]["refund"] == 2
 
 
 def test_a_demo_that_cannot_work_says_so_in_one_line(

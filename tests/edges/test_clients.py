@@ -24,6 +24,8 @@ from holdfast.client import Holdfast
 from holdfast.client_effects import Effects
 from holdfast.client_journal import JournalView
 from holdfast.client_state import Reads, State, StateReader, StateStore
+from holdfast.runtime.agent import AsyncAgent
+from holdfast.runtime.sync_agent import Agent
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 
@@ -49,6 +51,7 @@ EITHER = {("operate", "operator"), ("add_sink", "sink")}
         (StateReader, AsyncStateReader),
         (StateStore, AsyncStateStore),
         (Effects, AsyncEffects),
+        (Agent, AsyncAgent),
     ],
 )
 def test_both_clients_have_the_same_methods_with_the_same_parameters(sync: type, colour: type) -> None:

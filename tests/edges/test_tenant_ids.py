@@ -178,6 +178,7 @@ NO_IDS = {
     "index.pop_frame summary",
     "index.add_result summary",
     "Session.append message",
+    "Session.turn message",
 }
 """Parameters of these names that take a cursor, a flag or a text."""
 

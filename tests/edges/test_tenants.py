@@ -15,12 +15,18 @@ import pytest
 
 import holdfast
 from holdfast import Settings
-from tests.edges import tenant_calls_events, tenant_calls_frames, tenant_calls_sessions, tenant_calls_state
+from tests.edges import (
+    tenant_calls_agents,
+    tenant_calls_events,
+    tenant_calls_frames,
+    tenant_calls_sessions,
+    tenant_calls_state,
+)
 from tests.edges.tenant_actor import Actor, Place, by_words, difference
 from tests.edges.tenant_calls import CALLS, FUNCTIONS, OF_THE_WHOLE, SILENT, functions, members
 from tests.scale import seeded, volume
 
-ALL = (tenant_calls_events, tenant_calls_frames, tenant_calls_sessions, tenant_calls_state)
+ALL = (tenant_calls_agents, tenant_calls_events, tenant_calls_frames, tenant_calls_sessions, tenant_calls_state)
 """The modules that fill the table."""
 
 

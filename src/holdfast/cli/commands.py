@@ -27,6 +27,12 @@ GROUPS = {
 }
 
 COMMANDS = {
+    "chat": Command(
+        "chat:chat",
+        "Talk with an agent in the terminal; kill it, start again, and it goes on.",
+        more="Without a PATH it is agent.db in this folder, made if it is not there. Ctrl-C while it answers stops it, "
+        "and ends the chat at the prompt. Input that is no terminal is taken line by line. Type /help for more.",
+    ),
     "log": Command("show:log", "Show what happened, and follow it."),
     "stack": Command(
         "stack:stack",

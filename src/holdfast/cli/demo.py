@@ -1,6 +1,6 @@
 """`holdfast demo`: an agent is killed while it pays money back, and the money is paid exactly once.
 
-Processes that share nothing but a folder: one is killed with SIGKILL inside the effect, another
+Processes that share nothing but a folder: one is killed with SIGKILL inside a tool, another
 runs the same code and stops to ask, a command answers, a third one completes. This one starts
 them, reads the files that they left, and counts. Every number it prints was measured.
 """
@@ -19,18 +19,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli import demo_work
-from holdfast.cli.demo_work import JOURNAL, PAID, RAN, SPENT, STEPS
+from holdfast.cli.demo_work import ASKED, JOURNAL, PAID, QUESTION, RAN, REPLY, SESSION
 from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.opening import Json
 from holdfast.cli.output import emit, say
-from holdfast.cli.stack import forest_of
+from holdfast.cli.pack import call_id
+from holdfast.cli.pack_text import first_words
 from holdfast.cli.stack import stack as show_stack
+from holdfast.client import Holdfast
 from holdfast.client import open as open_journal
+from holdfast.core.pack.reasons import sentence
 from holdfast.errors import Unavailable
-from holdfast.records.resume import FrameInfo
 
 GIVE_UP_SECONDS = 12.0
+BEFORE = {"model": 2, "find_order": 1, "refund": 1}
+AFTER = {"model": 3, "find_order": 1, "refund": 1}
+LIVE_FRAMES = 2
+"""The turn, and the call of the tool in it."""
 
 
 def demo(*, json: Json = False) -> int:
@@ -49,7 +54,7 @@ def demo(*, json: Json = False) -> int:
 
 
 class _Story:
-    """Five chapters; each adds what it measured to `facts`."""
+    """Six chapters; each adds what it measured to `facts`."""
 
     def __init__(self, folder: Path, *, quiet: bool) -> None:
         self._folder = folder
@@ -60,21 +65,23 @@ class _Story:
     def told(self) -> dict[str, Any]:
         """Everything that was measured, and whether it is as promised."""
         self._kill()
-        frames = self._look()
+        self._look()
         self._resume()
         self._answer()
         self._finish()
-        ended = self._budgets(frames)
-        self._verify()
+        self._check()
         facts = self._facts
         facts["ok"] = (
             facts["killed"]
-            and facts["live_after_kill"] == len(demo_work.GRANTED)
-            and facts["ran_before_kill"] == facts["ran"] == dict.fromkeys(STEPS, 1)
-            and facts["paid"] == 1
+            and facts["ran_before_kill"] == facts["ran_before_answer"] == BEFORE
+            and facts["live_after_kill"] == LIVE_FRAMES
+            and facts["asked"] == [QUESTION]
             and facts["answered"]
-            and facts["result"] == facts["outcome"]
-            and ended
+            and (facts["status"], facts["reply"]) == ("done", REPLY)
+            and facts["ran"] == AFTER
+            and facts["paid"] == 1
+            and facts["live"] == 0
+            and facts["tokens"] == facts["tokens_journaled"]
             and facts["verified"]
         )
         return facts
@@ -87,36 +94,36 @@ class _Story:
         self._tell(text, "bold")
 
     def _kill(self) -> None:
-        self._chapter("1. An agent answers a mail, in three frames inside one another. It pays money back…")
+        self._chapter(f'1. Somebody asks an agent: "{ASKED}". It finds the order, calls the tool refund…')
         self._facts["killed"] = kill_inside(self._folder)
         self._facts["ran_before_kill"] = self._ran()
-        self._tell(f"   …and is killed with SIGKILL inside that call. Steps run: {_counts(self._ran())}.")
-        self._tell(f"   The bank has the order: {self._paid()} line in {PAID}. What the journal knows:")
+        self._tell(f"   …and is killed with SIGKILL inside that tool. What really ran: {_counts(self._ran())}.")
+        self._tell(f"   The bank has the order: {self._paid()} line in {PAID}.")
 
-    def _look(self) -> list[str]:
-        """What `holdfast stack` shows; gives the frames that are live, root first."""
+    def _look(self) -> None:
+        self._chapter("2. What the journal knows.")
+        self._tell(f"   $ holdfast stack {JOURNAL} --pending")
         if not self._quiet:
             show_stack(str(self._journal), pending=True)
-        found = holdfast("stack", str(self._journal))
-        frames = [frame["id"] for scope in found.get("scopes", ()) for frame in scope["frames"]]
-        self._facts["live_after_kill"] = len(frames)
-        return frames
+        with open_journal(self._journal) as hf:
+            self._facts["live_after_kill"] = _live(hf)
 
     def _resume(self) -> None:
-        self._chapter("2. A new process runs the same code.")
-        word, said = run_again(self._folder)
-        found = holdfast("questions", str(self._journal)).get("questions")
-        asked = found[0] if found else {}
-        self._facts["question"] = asked.get("id")
-        self._facts["asked"] = asked.get("reason")
+        self._chapter("3. A new process runs the same code.")
+        word, _ = run_again(self._folder)
+        with open_journal(self._journal) as hf:
+            found = [(question.id, question.reason) for question in hf.questions()]
+        self._facts["question"] = found[0][0] if found else None
+        self._facts["asked"] = [reason for _, reason in found]
+        self._facts["ran_before_answer"] = self._ran()
         again = sum(self._ran().values()) - sum(self._facts["ran_before_kill"].values())
-        self._tell(f"   Steps run again: {again}. Paid: {self._paid()}. It is {word}, and asks:")
-        self._tell(f"   {asked.get('reason')} ({said})")
+        self._tell(f"   Run again: {again}. Paid: {self._paid()}. It is {word}, and asks:")
+        for reason in self._facts["asked"]:
+            self._tell(f"   {reason}", "yellow")
 
     def _answer(self) -> None:
-        self._chapter(f"3. Somebody looks into {PAID}: it happened. So: do not, and this is what came of it.")
+        self._chapter(f"4. Somebody looks into {PAID}: it happened. So: do not, and this is what came of it.")
         paid = (self._folder / PAID).read_text(encoding="utf-8").splitlines()
-        self._facts["outcome"] = json_module.loads(paid[0])
         options = ("--deny", "--payload", paid[0], "--by", "operator")
         self._tell(f"   $ {shlex.join(['holdfast', 'answer', JOURNAL, str(self._facts['question']), *options])}")
         answered = holdfast("answer", str(self._journal), str(self._facts["question"]), *options)
@@ -124,38 +131,41 @@ class _Story:
         self._tell(f"   {'Answered.' if self._facts['answered'] else 'It could not be answered.'}")
 
     def _finish(self) -> None:
-        self._chapter("4. A third process runs the same code.")
-        word, said = run_again(self._folder)
+        self._chapter("5. A third process runs the same code.")
+        self._facts["status"], self._facts["reply"] = run_again(self._folder)
         self._facts["ran"] = self._ran()
         self._facts["paid"] = self._paid()
-        self._facts["result"] = json_module.loads(said) if word == "done" else None
-        self._tell(f"   It is {word}: {said}")
-        self._tell(f"   Steps run by all three processes: {_counts(self._ran())}. Paid: {self._paid()}.")
+        self._tell(f"   It is {self._facts['status']}: {self._facts['reply']}")
+        self._tell(f"   Run by all three processes: {_counts(self._ran())}. Paid: {self._paid()}.")
 
-    def _budgets(self, frames: list[str]) -> bool:
-        """What became of the frames, and whether every token was counted once."""
+    def _check(self) -> None:
+        self._chapter("6. Verify: every hash, version and row; every token once; what the model was shown.")
         with open_journal(self._journal) as hf:
-            infos = [hf.index.get_frame(frame) for frame in frames]
-            live = sum(len(found) for _, found in hf.index.stacks())
-            if infos and not self._quiet:
-                forest_of(hf, infos[0].scope, infos).show()
-        self._facts["frames"] = [_budget(info) for info in infos]
-        self._facts["live"] = live
-        used, spent = (infos[0].tokens.used if infos else 0), sum(SPENT.values())
-        self._tell(f"   Live frames: {live}. Tokens spent: {spent:,}, counted at the root: {used:,}.")
-        return not live and used == spent and all(info.status == "completed" for info in infos)
+            report = hf.journal.verify()
+            self._facts["live"] = _live(hf)
+            self._facts["tokens_journaled"] = hf.session(SESSION, create=False).usage.spent
+            shown = _last_call(hf)
+        self._facts["tokens"] = sum(amount for step, amount in self._steps() if step == "model")
+        self._facts["events"] = report.events
+        self._facts["findings"] = len(report.findings)
+        self._facts["verified"] = not report.findings
+        self._facts["shown"] = shown
+        self._tell(
+            f"   {report.events} events, {self._facts['findings']} findings. Live frames: {self._facts['live']}."
+        )
+        self._tell(f"   Tokens used: {self._facts['tokens']:,}, journaled: {self._facts['tokens_journaled']:,}.")
+        self._tell(f"   Its last call was shown {shown['tokens']:,} of {shown['budget']:,} tokens:")
+        for id, text in shown["pieces"].items():
+            self._tell(f"     {id}  {text}")
 
-    def _verify(self) -> None:
-        self._chapter("5. Verify: every hash, version and row.")
-        report = holdfast("verify", str(self._journal))
-        self._facts["events"] = report.get("events")
-        self._facts["findings"] = len(report.get("findings", ()))
-        self._facts["verified"] = report.get("ok", False)
-        self._tell(f"   {self._facts['events']} events, {self._facts['findings']} findings.")
+    def _steps(self) -> list[tuple[str, int]]:
+        """What really ran, in order, each with its tokens or 1."""
+        lines = (self._folder / RAN).read_text(encoding="utf-8").splitlines()
+        return [(step, int(amount)) for step, _, amount in (line.partition(" ") for line in lines)]
 
     def _ran(self) -> dict[str, int]:
         """How often each step really ran."""
-        return dict(Counter((self._folder / RAN).read_text(encoding="utf-8").split()))
+        return dict(Counter(step for step, _ in self._steps()))
 
     def _paid(self) -> int:
         return (self._folder / PAID).read_text(encoding="utf-8").count("\n")
@@ -165,8 +175,17 @@ def _counts(ran: dict[str, int]) -> str:
     return ", ".join(f"{step} {count}" for step, count in ran.items())
 
 
-def _budget(info: FrameInfo) -> dict[str, Any]:
-    return {"goal": info.goal, "status": info.status, "granted": info.tokens.granted, "used": info.tokens.used}
+def _live(hf: Holdfast) -> int:
+    return sum(len(frames) for _, frames in hf.index.stacks())
+
+
+def _last_call(hf: Holdfast) -> dict[str, Any]:
+    """What the newest model call was shown, piece by piece, and why."""
+    line = hf.session(SESSION, create=False)
+    pack = line.pack_at(call_id(hf, line, "-1"))
+    words = {segment.id: first_words(pack, segment) for segment in pack.segments}
+    pieces = {one.id: f"{words.get(one.id, '')} ({one.outcome}: {sentence(one.reason)})" for one in pack.decisions}
+    return {"tokens": pack.tokens, "budget": pack.budget, "pieces": pieces}
 
 
 def kill_inside(folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """The agent of `holdfast demo`: ordinary code, run by one process after another until it is done.
 
-It does not know whether it runs for the first time. Every step leaves a line in a file, which
-nobody can take back, so that whoever reads it can count what really ran, whatever a journal says.
+It does not know whether it runs for the first time. Whatever is really done leaves a line in a file, which
+nobody can take back, so that whoever reads it can count what happened, whatever a journal says.
 """
 
 from __future__ import annotations
@@ -15,78 +15,83 @@ from typing import Any
 
 from holdfast.cli.output import compact
 from holdfast.client import open as open_journal
-from holdfast.client_frame import Frame
-from holdfast.errors import HoldfastError, Waiting
+from holdfast.errors import HoldfastError
+from holdfast.model.scripted import Say, Scripted, call
+from holdfast.records.calling import ModelCall, ModelReply
 from holdfast.records.settings import Settings
+from holdfast.runtime.reply import Reply
+from holdfast.runtime.tool import AnyTool, tool
 
 SESSION = "demo"
 JOURNAL = "agent.db"
 RAN = "ran.txt"
 PAID = "paid.txt"
-STEPS = ("read-mail", "find-payment", "refund")
-GRANTED = (10_000, 4_000, 1_500)
-SPENT = {"read": 420, "found": 310, "checked": 90, "reply": 150}
-"""Tokens that the work records, each once, however often the code runs."""
+SYSTEM = "You look after the orders of a small shop. Look an order up before you pay anything back."
+ASKED = "Refund order 17, 240 euros"
+REPLY = "Order 17 is refunded: 240 euros are on their way."
+QUESTION = "refund(17, 240) may have run. Run again?"
 
 
-class Shop:
+class Outside:
     """The world outside of the journal: what is done here stays done."""
 
-    def __init__(self, folder: Path, hangs: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._hangs = hangs
 
-    def read_mail(self) -> dict[str, Any]:
-        """A step that only reads."""
-        self._ran("read-mail")
-        return {"order": 17, "from": "alice", "wants": "her money back"}
+    def ran(self, step: str, amount: int = 1) -> None:
+        """Something was done just now."""
+        _write_line(self._folder / RAN, f"{step} {amount}")
 
-    def find_payment(self, order: int) -> dict[str, Any]:
-        """Another one."""
-        self._ran("find-payment")
-        return {"payment": f"pay-{order}", "amount": "49.90"}
-
-    def refund(self, payment: dict[str, Any]) -> dict[str, Any]:
-        """The effect that must happen once. The bank has the order; its answer may never come."""
-        self._ran("refund")
-        receipt = {"refunded": payment["payment"], "amount": payment["amount"]}
+    def pay(self, receipt: dict[str, Any]) -> None:
+        """The bank has the order."""
         _write_line(self._folder / PAID, compact(receipt))
-        if self._hangs:
+
+
+class Counted(Scripted):
+    """The agent's model, which follows a script and notes outside how often it was asked, and for how many tokens."""
+
+    def __init__(self, outside: Outside) -> None:
+        super().__init__([call("find_order", order=17), call("refund", order=17, amount=240), REPLY])
+        self._outside = outside
+
+    async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
+        """What the script says."""
+        made = await super().reply(asked, say)
+        self._outside.ran("model", made.usage.spent)
+        return made
+
+
+def tools(outside: Outside, *, hangs: bool) -> list[AnyTool]:
+    """What the agent can do: one tool that may run any number of times, and one that must not."""
+
+    @tool(if_interrupted="retry")
+    def find_order(order: int) -> dict[str, Any]:
+        """Find an order by its number."""
+        outside.ran("find_order")
+        return {"order": order, "customer": "alice", "total": 240}
+
+    @tool
+    def refund(order: int, amount: int) -> dict[str, Any]:
+        """Pay an order back."""
+        outside.ran("refund")
+        receipt = {"refunded": order, "amount": amount}
+        outside.pay(receipt)
+        if hangs:  # The bank's answer never comes.
             say_at_once("inside refund")
             time.sleep(60)
         return receipt
 
-    def _ran(self, step: str) -> None:
-        _write_line(self._folder / RAN, step)
+    return [find_order, refund]
 
 
-def work(folder: Path, *, hangs: bool) -> Any:
-    """Answer a mail: three frames inside one another, each with a budget, each step under a key."""
-    shop = Shop(folder, hangs)
+def work(folder: Path, *, hangs: bool) -> Reply[Any]:
+    """Answer a customer. Sent again under the same key, it goes on where it stood."""
+    outside = Outside(folder)
     # A short lease: where a system does not say that a process is gone, others wait that long to be sure.
     with open_journal(folder / JOURNAL, settings=Settings(lease_ms=1_000)) as hf:
-        with hf.frame("Answer Alice's mail", session=SESSION, key="mail-1", tokens=GRANTED[0]) as mail:
-            mail.reserve("reply", 1_000, key="keep-for-reply")
-            wish = mail.run(shop.read_mail, key="read-mail")
-            mail.spend(SPENT["read"], key="read")
-            with mail.frame("Refund order 17", key="order-17", tokens=GRANTED[1]) as order:
-                receipt = _refund(shop, order, wish["order"])
-                order.result(receipt)
-            mail.spend(SPENT["reply"], purpose="reply", key="reply")
-            mail.release("reply", key="replied")
-            mail.result(receipt, summary="Alice has her money back.")
-        return receipt
-
-
-def _refund(shop: Shop, order: Frame, number: int) -> Any:
-    payment = order.run(shop.find_payment, number, key="find-payment")
-    order.attach("document", description=f"Payment of order {number}", body=compact(payment), key="evidence")
-    order.spend(SPENT["found"], key="found")
-    with order.frame("Pay the money back", key="pay-back", tokens=GRANTED[2]) as pay:
-        pay.spend(SPENT["checked"], key="checked")
-        receipt = pay.run(shop.refund, payment, key="refund", if_interrupted="ask")
-        pay.result(receipt)
-        return receipt
+        agent: Any = hf.agent("shop", model=Counted(outside), system=SYSTEM, tools=tools(outside, hangs=hangs))
+        reply: Reply[Any] = agent.send(SESSION, ASKED, key="mail-1")
+        return reply
 
 
 def _write_line(path: Path, line: str) -> None:
@@ -107,13 +112,12 @@ def main(folder: str, how: str = "") -> None:
     """Do the work and say how it ended: done, waiting for an answer, or failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it, and who kills it then.
     try:
-        receipt = work(Path(folder), hangs=how == "hangs")
-    except Waiting as stopped:
-        say_at_once(f"waiting {stopped.question}")
+        reply = work(Path(folder), hangs=how == "hangs")
     except HoldfastError as error:
         say_at_once(f"failed {' '.join(str(error).split())}")
     else:
-        say_at_once(f"done {compact(receipt)}")
+        said = reply.text if reply.status == "done" else reply.reason or ""
+        say_at_once(f"{reply.status} {' '.join(said.split())}")
 
 
 if __name__ == "__main__":

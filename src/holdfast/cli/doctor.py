@@ -30,7 +30,7 @@ PRAGMAS = (
     "trusted_schema",
     "cell_size_check",
 )
-NOT_SETTINGS = {VARIABLE, "HOLDFAST_SCALE", "HOLDFAST_SEED"}
+NOT_SETTINGS = {VARIABLE, "HOLDFAST_MODEL", "HOLDFAST_SCALE", "HOLDFAST_SEED"}
 SIZES = {
     "bytes": "size",
     "log_bytes": "write-ahead log",

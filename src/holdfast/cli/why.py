@@ -46,14 +46,15 @@ def why(
     if json:
         emit({"session": line.id, "thread": line.thread, **fields(trace)})
         return OK
-    _show(trace)
+    show_trace(trace)
     if trace.left is not None:
         thread_of = () if thread is None else ("--thread", thread)
         note(f"See that pack with: {place.spelled('pack', line.id, '--call', trace.left.call, '--why', *thread_of)}")
     return OK
 
 
-def _show(trace: Trace) -> None:
+def show_trace(trace: Trace) -> None:
+    """Where a fact was said, which calls were shown it, and what to do about it."""
     say(_said(trace), "bold")
     stretches = list(_stretches(trace.appearances))
     if stretches:
