@@ -28,13 +28,26 @@ _PRINTED = re.compile(r"# → (.*)$", re.MULTILINE)
 _SDK = re.compile(r"^import (?:openai|anthropic)$", re.MULTILINE)
 
 SCRIPTS: dict[str, list[Reply]] = {
-    "README.md": ["Noted: no nuts."],
+    "README.md": [
+        "Noted: no nuts.",
+        [{"name": "refund", "arguments": {"order": 17}}],
+        "Order 17 is paid back.",
+        [{"name": "refund", "arguments": {"order": 18}}],
+        "Order 18 is paid back.",
+    ],
     "docs/quickstart.md": ["Noted: no nuts."],
     "docs/concepts/messages.md": [[{"name": "weather", "arguments": {"city": "Rome"}}], "Sunny in Rome.", "And hot."],
     "docs/howto/agent-tools.md": [
         [{"name": "search_history", "arguments": {"query": "number of the locker", "limit": None}}],
         [{"name": "expand", "arguments": {"handle": "m2", "offset": None}}],
         "It is 7719.",
+    ],
+    "docs/concepts/turns.md": [
+        [{"name": "refund", "arguments": {"order": 17, "amount": 240}}],
+        "Refunded.",
+        "Nothing more to do.",
+        [{"name": "refund", "arguments": {"order": 18, "amount": 900}}],
+        "Refunded 90.",
     ],
     "docs/concepts/windows.md": ["Alice orders tea and is allergic to nuts."],
 }
