@@ -15,8 +15,10 @@ A missed bar is reported with by how much and never fails the run.
     session_*.py   the parts of the topic conversations, and the texts that are said in them
     chat_peers.py  the process in which peers of sessions are measured; peer_kinds.py is each of them as it comes,
                    peer_process.py how they are asked from here
+    turn_*.py      the parts of the topic turns; turn_peers.py is the process of its peers, fake_model.py the model that
+                   all of them ask
     store_peers.py the same for peers of state; store_items.py is what everybody keeps and asks for
 
-and one module per topic: single, frames, counts, group, beside, whole, size, conversations, scopes, importing,
-stores, search, retrieval.
+and one module per topic: single, frames, counts, group, beside, whole, size, conversations, packs, turns, scopes,
+importing, stores, search, retrieval.
 """

@@ -27,6 +27,7 @@ from bench import (
     single,
     size,
     stores,
+    turns,
     whole,
 )
 from bench.neighbours import Neighbours
@@ -44,6 +45,7 @@ TOPICS: dict[str, ModuleType] = {
         size,
         conversations,
         packs,
+        turns,
         scopes,
         importing,
         stores,
