@@ -273,7 +273,7 @@ CLI_INTRO = """
 The journal is the first argument, `PATH`: a path or `sqlite:///path`. It may be left out when
 `HOLDFAST_URL` names it. Commands that only look never make a new journal.
 
-`--json` is on every command: one object, or for `log` and `effects run` one object a line, on standard
+`--json` is on every command but `chat`: one object, or for `log` and `effects run` one object a line, on standard
 output and nothing else. What goes wrong is one line on standard error. Tables are coloured on a terminal only,
 and whatever takes longer than a second shows a bar there.
 
@@ -535,7 +535,7 @@ def python() -> str:
         _methods("HttpsFetcher", holdfast.HttpsFetcher, WEB, made=True),
         _methods("OpenTelemetry", holdfast.OpenTelemetry, SPANS, made=True),
         _functions("Windows over a list", LISTS, holdfast.sliding, holdfast.summarised, holdfast.count_tokens),
-        _functions("Models", MODELS, holdfast.model_info, holdfast.register_model),
+        _functions("Models", MODELS, holdfast.model_info, holdfast.register_model, holdfast.register_price),
         _methods("ModelSummarizer", holdfast.ModelSummarizer, made=True),
         _methods("DualWrite", holdfast.DualWrite, MIGRATING, made=True),
         _methods("Scope", holdfast.Scope),

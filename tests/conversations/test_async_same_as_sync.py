@@ -117,6 +117,20 @@ def _story(hf: Any) -> Generator[Op, Any, None]:
     yield op(fresh, "append", "hello")
     for order in ("activity", "title", "cost", "mood"):
         yield op(hf, "sessions", order=order, limit=5)
+    yield op(fresh, "stop")
+    turn = yield op(fresh, "turn", "go on", key="t")
+    yield op(fresh, "turn", "go on", if_busy="sometimes")
+    yield op(turn, "open")
+    (step,) = yield op(turn, "steps")
+    yield op(step, "done", REPLY)
+    first, second = yield op(turn, "steps")
+    yield op(first, "done", {"found": True})
+    yield op(second, "ask", "May it?")
+    yield op(turn, "steps")
+    yield op(fresh, "stop", "enough")
+    yield op(turn, "steps")
+    yield op(turn, "leave")
+    yield op(fresh, "__iter__")
     yield op(chat, "reset")
     yield op(chat, "__iter__")
     yield op(chat, "append", "anew")
@@ -145,7 +159,7 @@ def _comparable(value: Any) -> str:
         value = value, value.messages, value.to_openai(), value.to_responses(), value.to_anthropic()
     # Artifacts are named with a secret that every journal has of its own.
     plain = re.sub("[0-9a-f]{64}", "artifact", repr(value))
-    return re.sub(r"Async(Session|HistoryTools)\(", r"\1(", plain)
+    return re.sub(r"Async(Session|HistoryTools|Turn)\(", r"\1(", plain)
 
 
 async def _told(hf: Any, crossings: Callable[[], int]) -> list[Any]:
@@ -183,7 +197,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
             assert one == async_one, name
         assert same["memory"].took == beside["memory"].took
         assert len(same["memory"].took) == 2
-        once = {"id", "thread"}
+        once = {"id", "thread", "turn"}
         # A list that is refused is refused before anything is read.
         seldom = {"compact", "sessions", *once}
         assert {crossed for name, crossed, _ in told if name not in seldom} == {1}
@@ -191,6 +205,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
         assert {crossed for name, crossed, _ in told if name in once} == {0}
         everything = {name for name in dir(AsyncSession) if not name.startswith("_")}
         everything |= {name for name in dir(Holdfast) if "session" in name}
-        assert {name for name, _, _ in told} - {"__iter__"} == everything
+        of_turns = {"open", "steps", "done", "ask", "leave"}
+        assert {name for name, _, _ in told} - {"__iter__"} - of_turns == everything
 
     asyncio.run(main())
