@@ -394,8 +394,29 @@ What may be given when a journal is opened:
   [The web](../concepts/evidence.md#the-web).
 - `telemetry`: an `OpenTelemetry`, or an object with `span`, `begin_call` and `end_call`. See
   [Traces](../howto/telemetry.md).
+- `prices`: prices per million tokens by the beginning of a model's name, or a function `(model, usage) -> dollars`. See
+  [Limits and money](../concepts/agents.md#limits-and-money).
 - `strategies`: functions from segments and `budget` to the segments that stay, by name. See
   [Strategies](../concepts/compaction.md#how-strategies).
+"""
+
+TURN = """
+Made by `session.turn(…)`; iterating gives the steps below. It has the members of `Frame` besides: it is a root frame. On the
+async client it is an `AsyncTurn`. See [Turns](../concepts/turns.md).
+"""
+
+AGENTS = """
+Made by `hf.agent(…)`. On the async client it is an `AsyncAgent` with the same members: `send` and `stop` are awaited, `stream` and
+`tail` used with `async for`, `recovering` with `async with`. See [Agents](../concepts/agents.md).
+"""
+
+TOOLS = """
+See [Tools](../concepts/tools.md). An `async def` is given an `AsyncToolCall`, whose methods are awaited.
+"""
+
+SPEAKING = """
+A model of an agent's. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is one. See
+[Models](../concepts/models.md).
 """
 
 KEPT = """
@@ -411,6 +432,17 @@ DECLARED = "See [Effects](../concepts/effects.md)."
 STORES = (holdfast.open_store, holdfast.open_store_async)
 
 SLOTS = {
+    "pack": "What to send: a `ContextPack`.",
+    "call": "The id of the model call.",
+    "model": "The model that the session is held with.",
+    "repeated": "Whether an earlier process may have called it already.",
+    "attempt": "Which time it runs.",
+    "answer": "What a person answered to a question about it.",
+    "request": "The `ToolCallRequest` that the model made.",
+    "questions": "Everything that is asked, as `QuestionInfo`.",
+    "message": "The reply as it is stored.",
+    "reason": "Why it was stopped.",
+    "status": "`done` or `stopped`.",
     "id": "The session's id.",
     "thread": "Which line of the session this is.",
     "scope": "The scope, as text.",
@@ -468,6 +500,12 @@ RECORDS = (
     holdfast.Imported,
     holdfast.Repair,
     holdfast.ModelInfo,
+    holdfast.Reply,
+    holdfast.AgentEvent,
+    holdfast.ModelCall,
+    holdfast.ModelReply,
+    holdfast.Delta,
+    holdfast.Bytes,
     holdfast.Entry,
     holdfast.Revision,
     holdfast.SearchResult,
@@ -519,6 +557,21 @@ def python() -> str:
         _methods("ContextPack", holdfast.ContextPack, PACK),
         _requests(),
         _methods("HistoryTools", holdfast.HistoryTools, AGENT),
+        _methods("Turn", holdfast.Turn, TURN),
+        _methods("CallModel", holdfast.CallModel),
+        _methods("CallTool", holdfast.CallTool),
+        _methods("Ask", holdfast.Ask),
+        _methods("Done", holdfast.Done),
+        _methods("Agent", holdfast.Agent, AGENTS),
+        _functions("Tools", TOOLS, holdfast.tool),
+        _methods("Tool", holdfast.Tool),
+        _methods("ToolCall", holdfast.ToolCall),
+        _methods("McpServer", holdfast.McpServer, made=True),
+        _methods("OpenAIChat", holdfast.OpenAIChat, SPEAKING, made=True),
+        _methods("OpenAIResponses", holdfast.OpenAIResponses, made=True),
+        _methods("AnthropicMessages", holdfast.AnthropicMessages, made=True),
+        _methods("Scripted", holdfast.Scripted, made=True),
+        _methods("Recorded", holdfast.Recorded, made=True),
         _methods("hf.state", holdfast.StateStore, KEPT),
         _methods("State", holdfast.State, ENTRIES),
         f"## StateReader\n\n{summary(holdfast.StateReader)} It has the reading methods of `State`.",

@@ -34,6 +34,7 @@ from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, Respons
 from holdfast.errors import (
     ActorBusy,
     AlreadyAnswered,
+    ArgumentsUnfit,
     BudgetExhausted,
     BudgetTooSmall,
     Busy,
@@ -88,7 +89,9 @@ from holdfast.errors import (
     TokenNotFound,
     TooLarge,
     ToolCallLimitExceeded,
+    ToolFailed,
     ToolPairingError,
+    ToolTimedOut,
     Unavailable,
     Unsupported,
     ValueMismatch,
@@ -194,7 +197,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.sync_agent import Agent
     from holdfast.runtime.tool import Tool, tool
     from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
-    from holdfast.runtime.tool_failures import ArgumentsUnfit, ToolFailed, ToolTimedOut
     from holdfast.runtime.tool_outcome import Bytes
     from holdfast.telemetry import OpenTelemetry
     from holdfast.webhook import WebhookSink, verify_webhook
@@ -413,7 +415,6 @@ _LATER = {
     "Agent": "holdfast.runtime.sync_agent",
     "AgentEvent": "holdfast.runtime.reply",
     "AnthropicMessages": "holdfast.model.anthropic_messages",
-    "ArgumentsUnfit": "holdfast.runtime.tool_failures",
     "AsyncAgent": "holdfast.runtime.agent",
     "AsyncHistoryTools": "holdfast.async_tools",
     "AsyncHoldfast": "holdfast.async_client",
@@ -437,8 +438,6 @@ _LATER = {
     "Scripted": "holdfast.model.scripted",
     "Tool": "holdfast.runtime.tool",
     "ToolCall": "holdfast.runtime.tool_call",
-    "ToolFailed": "holdfast.runtime.tool_failures",
-    "ToolTimedOut": "holdfast.runtime.tool_failures",
     "WebhookSink": "holdfast.webhook",
     "Window": "holdfast.core.windows",
     "count_tokens": "holdfast.windows",

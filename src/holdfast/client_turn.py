@@ -439,7 +439,8 @@ class Turn(Frame):
         reply = view.tail[-1]
         complaint = self._accepts(reply)
         if complaint is not None:
-            if sum(one.role == "user" and one.synthetic for one in self._said()) >= CORRECTIONS:
+            corrected = [one for one in self._said() if one.role == "user" and one.synthetic and one.text != UNSEEN]
+            if len(corrected) >= CORRECTIONS:
                 return self._stop(f"output: {complaint}", "failed")
             self.append(Message(role="user", content=complaint, synthetic=True))
             self._view = None

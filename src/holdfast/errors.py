@@ -4,6 +4,7 @@
     ├── Refused             fix the call; nothing was written
     │   ├── InvalidValue        a value that cannot be stored (also a ValueError)
     │   │   ├── InvalidMessage      something that is not a message
+    │   │   ├── ArgumentsUnfit      what a model wrote does not fit the tool
     │   │   └── ValueMismatch       what is stored does not fit the type asked for
     │   ├── ToolPairingError    a result that answers no open call
     │   ├── BudgetTooSmall      not even the least fits; `required` says what would, in `unit`s
@@ -60,6 +61,8 @@
         ├── EffectRefused       a sink will never take this effect
         ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
         ├── ModelFailed         a model gave no answer; `kind` says why, `retryable` whether waiting helps
+        ├── ToolFailed          a tool could not do it, in its own words
+        ├── ToolTimedOut        a tool did not end in its time
         ├── SummaryFailed       the summarizer failed, said nothing or too much; nothing was changed
         └── StrategyFailed      a compaction strategy of yours failed or broke a rule; nothing was changed
 
@@ -238,6 +241,10 @@ class BudgetExhausted(InsufficientTokens):
         super().__init__(message, requested=requested, available=left)
 
 
+class ArgumentsUnfit(InvalidValue):
+    """The arguments that a model wrote do not fit the tool. It is told what is wrong and may call again."""
+
+
 class StepUnanswered(Refused):
     """A step of a turn was given no outcome. Call done(…) or fail(…) on it before you ask for the next one."""
 
@@ -380,6 +387,14 @@ class ModelFailed(EffectFailed):
         self.kind, self.retryable, self.status = kind, retryable, status
         self.usage, self.partial = usage, partial
         super().__init__(message)
+
+
+class ToolFailed(EffectFailed):
+    """A tool could not do it. Raise this in a tool to tell the model in your own words what went wrong."""
+
+
+class ToolTimedOut(EffectFailed):
+    """A tool did not end in its time, so whether it took effect is not known. Raise `timeout`, or look."""
 
 
 class SummaryFailed(EffectFailed):

@@ -1,6 +1,6 @@
 """A model by a text: `openai:gpt-5-mini`, `responses:gpt-5`, `anthropic:claude-sonnet-4-5`, or a name that is known.
 
-Behind an `@` stands the address of another host that speaks the same, as in `openai:qwen3@http://localhost:11434/v1`.
+Behind an `@` stands the address of another host that speaks the same, as in `openai:qwen3@https://models.example.com/v1`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORMS: dict[str, type[HttpModel]] = {
 }
 _WRITE = (
     "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
-    "as in openai:qwen3@http://localhost:11434/v1."
+    "as in openai:qwen3@https://models.example.com/v1."
 )
 
 

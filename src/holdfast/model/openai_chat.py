@@ -17,7 +17,7 @@ _NEW_NAMES = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
 class OpenAIChat(HttpModel):
     """`OpenAIChat("gpt-5-mini")`; the key is `api_key`, or the environment's OPENAI_API_KEY.
 
-    For other hosts give `base_url`, as in `http://localhost:11434/v1`; they may need no key. Options have OpenAI's
+    For other hosts give `base_url`, as in `https://models.example.com/v1`; they may need no key. Options have OpenAI's
     names; `max_tokens`, and `reasoning` as in "low", are put as the model wants them.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.client_turn import ToolRules
+from holdfast.client_turn_tools import ToolRules
 from holdfast.flow.turn_calls import call_words
 from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tool import AnyTool

@@ -5,24 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.values import words
-from holdfast.errors import EffectFailed, InvalidValue
+from holdfast.errors import ArgumentsUnfit, ToolFailed, ToolTimedOut
 
 MOST_SHOWN: Final = 500
 """Characters of an exception that a model is shown. More is rarely news, and may be somebody's secret."""
 MOST_SAID: Final = 4_000
 """Characters of what a tool says on purpose."""
-
-
-class ArgumentsUnfit(InvalidValue):
-    """The arguments that a model wrote do not fit the tool. It is told what is wrong and may call again."""
-
-
-class ToolFailed(EffectFailed):
-    """A tool could not do it. Raise this in a tool to tell the model in your own words what went wrong."""
-
-
-class ToolTimedOut(EffectFailed):
-    """A tool did not end in its time, so whether it took effect is not known. Raise `timeout`, or look."""
 
 
 def failure_text(error: BaseException) -> str:
