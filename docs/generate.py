@@ -401,13 +401,13 @@ What may be given when a journal is opened:
 """
 
 TURN = """
-Made by `session.turn(…)`; iterating gives the steps below. It has the members of `Frame` besides: it is a root frame. On the
-async client it is an `AsyncTurn`. See [Turns](../concepts/turns.md).
+Made by `session.turn(…)`; iterating gives the steps below. It has the members of `Frame` besides: it is a root frame.
+On the async client it is an `AsyncTurn`. See [Turns](../concepts/turns.md).
 """
 
 AGENTS = """
-Made by `hf.agent(…)`. On the async client it is an `AsyncAgent` with the same members: `send` and `stop` are awaited, `stream` and
-`tail` used with `async for`, `recovering` with `async with`. See [Agents](../concepts/agents.md).
+Made by `hf.agent(…)`. On the async client it is an `AsyncAgent` with the same members: `send` and `stop` are awaited,
+`stream` and `tail` used with `async for`, `recovering` with `async with`. See [Agents](../concepts/agents.md).
 """
 
 TOOLS = """
@@ -415,8 +415,8 @@ See [Tools](../concepts/tools.md). An `async def` is given an `AsyncToolCall`, w
 """
 
 SPEAKING = """
-A model of an agent's. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is one. See
-[Models](../concepts/models.md).
+A model of an agent's. Any object with `name`, `async reply(asked: ModelCall, say) -> ModelReply` and `async close()` is
+one. See [Models](../concepts/models.md).
 """
 
 KEPT = """

@@ -39,7 +39,7 @@ from holdfast.flow.packed import SaidMeanwhile
 from holdfast.flow.pricing import priced
 from holdfast.flow.turn_calls import Beginning, Returned
 from holdfast.flow.turn_writing import ConversationOver, Place
-from holdfast.flow.turns import View
+from holdfast.flow.turns import Known, View
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.frames import Limits
@@ -90,7 +90,7 @@ class Turn(Frame):
         self._loops, self._made = loops, -1
         self._open: dict[str, Step] = {}
         self._settling: Settling | None = None
-        self._view: View | None = None
+        self._known: Known | None = None
         self._ended: Done | None = None
         self._told = False
         self._partial: Message | None = None
@@ -115,6 +115,8 @@ class Turn(Frame):
         taken = self._opening.taken
         self._id, self._epoch = taken.frame, self._opening.epoch
         self._replayed = self._opening.ended
+        if self._opening.new:
+            self._known = (self._opening.said[-1].version, self._opening.said)
         if not self._replayed:
             self._claim()
 
@@ -196,8 +198,25 @@ class Turn(Frame):
             return [self._over()]
 
     def _looked(self) -> View | None:
-        self._view = turns.look(self._ports, self._acting, self._turn, self._view)
-        return self._view
+        with self._ports.journal.snapshot():
+            view = turns.look(self._ports, self._acting, self._turn, self._known)
+        if view is not None:
+            self._known = (view.versions[1], view.tail)
+        return view
+
+    def _learn(self, *messages: Message) -> None:
+        """Messages that were just written need not be read, if nothing came between them and what is known."""
+        known = self._known
+        for message in messages:
+            follows = known is not None and message.version == known[0] + 1
+            known = (message.version, (*known[1], message)) if known is not None and follows else None
+        self._known = known
+
+    def _learn_of_pack(self) -> None:
+        """Nothing was said since the pack that was just journaled."""
+        state = self._ports.states.get(self._acting.tenant, self._turn.line)
+        packed_last = state is not None and state.line is not None and state.line.packed == state.version
+        self._known = (state.version, ()) if state is not None and packed_last else None
 
     @property
     def _turn(self) -> Place:
@@ -262,7 +281,7 @@ class Turn(Frame):
         model = self._model_name()
         call_id, pack = self._shown(model)
         self._made += 1
-        self._view = None
+        self._learn_of_pack()
         return self._opened_step(call_id, CallModel(self, call_id, pack, model, repeated=False))
 
     def _turn_to_the_unseen(self, view: View) -> None:
@@ -293,6 +312,8 @@ class Turn(Frame):
         return "" if session is None or session.model is None else session.model
 
     def _count_loop(self) -> None:
+        if self._made < 0 and self._opening.new:
+            self._made = 0
         if self._made < 0:
             self._made = -self._failed_before()
             for event in packed.journaled(self._ports, self._acting, self._turn.line):
@@ -338,7 +359,8 @@ class Turn(Frame):
         except ConversationOver:
             self._stop(turns.OVER, "cancelled", usage=used)
             return message
-        self._partial, self._view, step.answered = None, None, True
+        self._partial, step.answered = None, True
+        self._learn(said)
         self._calls.unbegun.update(call.id for call in said.tool_calls)
         if ended:
             self._left(Done(self, "done", said))
@@ -354,7 +376,6 @@ class Turn(Frame):
     def _model_failed(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
         record = priced(self._ports, amounts.usage_of(usage), step.model or None)
         working.end_model(self._ports, self._acting, self.id, step.call, usage=record, error=error, retryable=retryable)
-        self._view = None
         if not retryable:
             self._stop(f"model: {error}", "failed")
 
@@ -397,7 +418,6 @@ class Turn(Frame):
             ready = self._calls.ready(view, tool)
             if ready is not None:
                 begin.append(ready)
-        self._view = None
         if begin:
             turn_calls.begin_tools(self._ports, self._acting, self._turn, [one for one, _ in begin])
         return [
@@ -411,16 +431,16 @@ class Turn(Frame):
     def _tool_done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
         came = Returned(result=noted(step, value), failed=failed)
         said = turn_calls.end_tool(self._ports, self._acting, self._turn, step.request, came, files=files)
-        self._view, step.answered = None, True
+        step.answered = True
         if not said.id:
             return said
+        self._learn(said)
         ruling.after_append(self._ports, self._acting, self._turn.line, [said])
         return said
 
     def _tool_asks(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
         content = asked_by(step, reason, self._ports.settings.nesting, **how)
         one = Beginning(request=step.request)
-        self._view = None
         return turn_calls.ask_first(self._ports, self._acting, self._turn, one, content, kind=kind)
 
     def tool_frame(self, step: CallTool) -> ToolFrame:
@@ -443,10 +463,8 @@ class Turn(Frame):
             if len(corrected) >= CORRECTIONS:
                 return self._stop(f"output: {complaint}", "failed")
             self.append(Message(role="user", content=complaint, synthetic=True))
-            self._view = None
             return None
         if not turn_calls.finish(self._ports, self._acting, self._turn, reply, release=self._epoch):
-            self._view = None
             return None
         self._left(Done(self, "done", reply))
         return self._ended

@@ -85,7 +85,9 @@ class Opening:
         self.place = turns.place_of_turns(line)
         self._here = (acting.tenant, self.place.actor)
         self._found: Place | None = None
-        self._said: tuple[Message, ...] = ()
+        self.said: tuple[Message, ...] = ()
+        self.new = False
+        """Whether the turn was begun just now."""
         self._inside = False
         self._until: float | None = None
         self._ticket: object = None
@@ -106,8 +108,8 @@ class Opening:
         try:
             while not (yield from self._tried()):
                 pass
-            if self._said:
-                ruling.after_append(self._ports, self._acting, self.place.line, self._said)
+            if self.said:
+                ruling.after_append(self._ports, self._acting, self.place.line, self.said)
         except BaseException:
             self.leave()
             raise
@@ -198,7 +200,7 @@ class Opening:
             return
         joined = turns.join(self._ports, self._acting, live, self._wanted())
         if joined is not None:
-            self._found, self._said = joined.place, joined.messages
+            self._found, self.said = joined.place, joined.messages
 
     def _check_patience(self) -> None:
         if self._until is not None and self._ports.clock.monotonic() > self._until:
@@ -248,7 +250,7 @@ class Opening:
         self._note(turns.begin(self._ports, self._acting, self.place, self._wanted()))
 
     def _note(self, taken: Taken) -> None:
-        self._found, self._said = taken.place, taken.messages
+        self._found, self.said, self.new = taken.place, taken.messages, taken.new
         if taken.new:
             self.epoch = owning.note_taken(self._ports, self._acting, self.place.actor)
         elif not self._is_over():
@@ -270,7 +272,7 @@ class Opening:
         )
         if joined is None:
             return False
-        self._found, self._said = joined.place, joined.messages
+        self._found, self.said = joined.place, joined.messages
         if not self._is_over():
             self.epoch = turns.take(self._ports, self._acting, joined.place)
         return True

@@ -81,9 +81,11 @@ def kinds(steps: Iterable[Step]) -> list[str]:
 
 
 def spoken(hf: Holdfast, session: str = SESSION, thread: str = "main") -> list[tuple[str, Any]]:
-    """A conversation: who said what, calls by name and results as they are."""
+    """A conversation without what holdfast itself said in it: who said what, calls by name, results as they are."""
     found = []
     for one in hf.session(session, thread=thread).messages():
+        if one.role == "user" and one.synthetic:
+            continue
         results = [result.result for result in one.tool_results]
         found.append((one.role, one.text or results or [call.name for call in one.tool_calls]))
     return found

@@ -131,8 +131,8 @@ def test_what_is_no_message_is_refused_before_anything_is_written(hf: Holdfast, 
         {"history": "yes"},
     ],
 )
-def test_an_agent_that_cannot_work_is_refused_when_it_is_made(hf: Holdfast, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue):
+def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    with holdfast.open("memory:") as hf, pytest.raises(InvalidValue):
         hf.agent("a", **{"model": "scripted", **wrong})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +18,17 @@ from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tool import Bytes, ToolFailed, tool
 from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
 from tests.turns.agent_world import SESSION, Counted, facts
-from tests.turns.loops import place, types
+from tests.turns.loops import check_whole, place, types
 
 Holdfast = holdfast.Holdfast
+
+
+@pytest.fixture
+def hf() -> Iterator[Holdfast]:
+    """One backend: what is tried here never comes to it."""
+    with holdfast.open("memory:") as client:
+        yield client
+        check_whole(client)
 
 
 def ran(hf: Holdfast, given: Any, **arguments: Any) -> Any:

@@ -131,7 +131,8 @@ def test_a_turn_asks_the_same_of_sqlite_however_long_the_conversation_is(opened:
 
 
 def test_a_turn_that_reads_all_that_was_said_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = turns._tail
+    sound, look = turns._tail, turns.look
+    monkeypatch.setattr(turns, "look", lambda ports, acting, turn, known=None: look(ports, acting, turn))
     monkeypatch.setattr(turns, "_tail", lambda ports, acting, line, after: sound(ports, acting, line, 0)[-1:])
     few, many = both(opened, "own loop")
     assert difference(few.vm_steps, many.vm_steps) > APART

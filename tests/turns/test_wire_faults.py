@@ -88,9 +88,8 @@ FINAL = [
 
 
 @pytest.mark.parametrize(("fault", "wanted"), [row[1:] for row in CURABLE], ids=[row[0] for row in CURABLE])
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_what_waiting_may_cure_leaves_the_turn_live(kind: str, stream: bool, fault: Fault, wanted: str) -> None:
-    with world(kind, ["Here it is."], [fault] * FOR_EVER, stream=stream) as (hf, agent, server):
+def test_what_waiting_may_cure_leaves_the_turn_live(kind: str, fault: Fault, wanted: str) -> None:
+    with world(kind, ["Here it is."], [fault] * FOR_EVER) as (hf, agent, server):
         with pytest.raises(ModelFailed) as caught:
             agent.send(SESSION, "Hello", key="k")
         assert (caught.value.kind, caught.value.retryable) == (wanted, True)

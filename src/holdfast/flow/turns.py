@@ -222,16 +222,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that were begun and whose calls wait no more: rewound, or answered by somebody else."""
 
 
-def look(ports: Ports, acting: Acting, turn: Place, known: View | None = None) -> View | None:
-    """What a turn needs next; None once it has ended. `known` is what the caller saw last."""
+Known = tuple[int, tuple[Message, ...]]
+"""What was said since the last pack, as of a version of the line."""
+
+
+def look(ports: Ports, acting: Acting, turn: Place, known: Known | None = None) -> View | None:
+    """What a turn needs next; None once it has ended. `known` is what the caller knows to have been said."""
     state, line_state = current(ports, acting, turn.actor), current(ports, acting, turn.line)
     frame, line = state.frames.get(turn.frame), line_state.line
     if frame is None:
         return None
     versions = (state.version, line_state.version)
     after = max(line.packed if line is not None else 0, turn.started - 1)
-    same = known is not None and known.versions[1] == versions[1]
-    tail = known.tail if known is not None and same else _tail(ports, acting, turn.line, after)
+    same = known is not None and known[0] == versions[1]
+    tail = known[1] if known is not None and same else _tail(ports, acting, turn.line, after)
     calls = {} if line is None else line.calls
     children = {child.id: child for child in stack.children(state.frames, frame.id)}
     refs = sorted(calls.values(), key=lambda one: (one.version, one.id))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.client_turn_tools import ToolRules
+from holdfast.errors import ArgumentsUnfit
 from holdfast.flow.turn_calls import call_words
 from holdfast.records.messages import ToolCallRequest
 from holdfast.runtime.tool import AnyTool
-from holdfast.runtime.tool_failures import ArgumentsUnfit
 
 
 class AgentRules(ToolRules):

@@ -16,7 +16,7 @@ from holdfast.async_threads import STEPS, Threads
 from holdfast.async_turn import AsyncCallModel, AsyncCallTool, AsyncTurn
 from holdfast.client_steps import Ask, Done
 from holdfast.client_turn import Turn, used
-from holdfast.errors import FrameSuspended, InvalidValue, ModelFailed, TooLarge, ToolPairingError
+from holdfast.errors import ArgumentsUnfit, FrameSuspended, InvalidValue, ModelFailed, TooLarge, ToolPairingError
 from holdfast.flow import turns
 from holdfast.flow.showing import current
 from holdfast.ports import Model
@@ -24,7 +24,7 @@ from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime.tool import AnyTool
 from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
-from holdfast.runtime.tool_failures import ArgumentsUnfit, failure_text
+from holdfast.runtime.tool_failures import failure_text
 from holdfast.runtime.tool_outcome import outcome_of
 from holdfast.runtime.within import depth
 

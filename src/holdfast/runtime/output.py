@@ -5,9 +5,9 @@ from __future__ import annotations
 from string import ascii_letters
 from typing import Any, Final
 
+from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import Message
 from holdfast.runtime.tool_arguments import read_arguments
-from holdfast.runtime.tool_failures import ArgumentsUnfit
 from holdfast.runtime.tool_schema import object_of, schema_of
 
 _VALUE: Final = "value"

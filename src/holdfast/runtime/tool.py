@@ -16,11 +16,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
-from holdfast.errors import InvalidValue
+from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tool_approval import Approval, approving, is_needed
 from holdfast.runtime.tool_arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tool_failures import ArgumentsUnfit, ToolFailed, ToolTimedOut, failure_text
+from holdfast.runtime.tool_failures import failure_text
 from holdfast.runtime.tool_outcome import Bytes, Outcome, outcome_of
 from holdfast.runtime.tool_running import InThread, run_function
 from holdfast.runtime.tool_schema import Schema

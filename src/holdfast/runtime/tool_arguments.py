@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.shapes import converted
-from holdfast.runtime.tool_failures import ArgumentsUnfit
+from holdfast.errors import ArgumentsUnfit
 from holdfast.runtime.tool_meaning import as_meant
 from holdfast.runtime.tool_schema import Schema, is_pydantic
 from holdfast.runtime.tool_strict import takes_null

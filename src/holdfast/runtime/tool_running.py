@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.runtime.tool_failures import ToolFailed, ToolTimedOut
+from holdfast.errors import ToolFailed, ToolTimedOut
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function in a thread. Cancelling the await must let go of it, even while the function goes on."""

@@ -1,0 +1,81 @@
+"""Bugs that agents could have, planted one by one: the test of each promise fails with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.client_turn import Turn
+from holdfast.runtime.agent import AsyncAgent
+from holdfast.runtime.driving import Driver
+from holdfast.runtime.hub import Hub
+from holdfast.runtime.tailing import Tail
+from tests.turns import test_agent_sharing, test_agent_streams, test_agent_tools, test_agents, test_bad_input
+
+
+def tells_again(self: Any, place: Any, until: Any) -> None:
+    """What was said is kept although its reply is written."""
+    self._reached[place] = until
+    for ear in self._ears.get(place, ()):
+        ear.put_nowait(until)
+
+
+def goes_beyond(self: Any, turn: Any, *, again: bool = False) -> None:
+    """A listener to one turn does not know where it ends."""
+    self._line, self._actor = self._before(turn)
+
+
+def configures_nobody(self: Any, line: str, thread: str) -> bool:
+    """Instructions are written before it is one's turn, as if the conversation were new."""
+    return False
+
+
+async def believes_the_exception(self: Any, step: Any, outcome: Any) -> None:
+    """A tool that ran into another's question counts as one that waits."""
+    step.waits()
+
+
+def _folder() -> Path:
+    return Path(mkdtemp(dir=FOLDERS[-1]))
+
+
+FOLDERS: list[Path] = []
+Check = Callable[[holdfast.Holdfast], None]
+PLANTS: list[tuple[type, str, Any, Check]] = [
+    (Turn, "_last_words", lambda self: None, test_agents.test_too_many_loops_stop_it),
+    (Turn, "_failed_before", lambda self: 0, test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (
+        Hub,
+        "wrote",
+        tells_again,
+        lambda hf: test_agent_streams.test_words_of_a_reply_that_is_written_are_not_told_again(),
+    ),
+    (Tail, "note", goes_beyond, test_agent_streams.test_the_same_key_is_heard_again_from_the_beginning),
+    (Tail, "rests", lambda self: True, lambda hf: test_agent_streams.test_another_client_hears_the_same(_folder())),
+    (
+        AsyncAgent,
+        "_is_there",
+        configures_nobody,
+        lambda hf: test_agent_sharing.test_who_waits_in_line_does_not_change_the_instructions_of_who_works(),
+    ),
+    (Driver, "_settled", believes_the_exception, test_agent_tools.test_a_limit_on_depth_is_the_tools_problem),
+]
+
+
+@pytest.mark.parametrize(("where", "name", "bug", "check"), PLANTS, ids=[plant[1] for plant in PLANTS])
+def test_a_planted_bug_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: type, name: str, bug: Any, check: Check
+) -> None:
+    FOLDERS.append(tmp_path)
+    monkeypatch.setattr("holdfast.runtime.tailing.LOOK", 0.01)
+    with holdfast.open("memory:") as hf:
+        check(hf)
+    with holdfast.open("memory:") as hf:
+        monkeypatch.setattr(where, name, bug)
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(hf)
