@@ -13,7 +13,8 @@ from typing import Any
 from holdfast.async_frame import AsyncFrame
 from holdfast.async_threads import SHORT, Threads, gave, settle
 from holdfast.client_steps import Ask, CallModel, CallTool, Done, Step
-from holdfast.client_turn import LOOK_EVERY, Turn, used
+from holdfast.client_turn import Turn
+from holdfast.client_turn_model import LOOK_EVERY, used
 from holdfast.client_turn_opening import Lined, Wait
 from holdfast.core.wire.streaming import accumulator
 from holdfast.errors import ModelFailed

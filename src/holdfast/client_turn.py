@@ -7,21 +7,17 @@ whatever stopped it, the same key goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from holdfast import client_context
-from holdfast.client_frame import Frame
-from holdfast.client_pack import ContextPack
-from holdfast.client_steps import Ask, CallModel, CallTool, Done, Step
+from holdfast.client_steps import Ask, CallTool, Done, Step
+from holdfast.client_turn_model import UNSEEN, ModelTurn
 from holdfast.client_turn_opening import Opening, Terms
 from holdfast.client_turn_tools import TORN, Settling, ToolFrame, ToolRules, asked_by, noted
 from holdfast.core.codec import decode_event
-from holdfast.core.decide import amounts
 from holdfast.core.decide.questions import due
-from holdfast.core.wire.streaming import accumulator
 from holdfast.errors import (
     DeadlineExceeded,
     FrameEnded,
@@ -29,16 +25,12 @@ from holdfast.errors import (
     InvalidValue,
     LimitExceeded,
     MaxDepthExceeded,
-    ModelFailed,
     Refused,
     StepUnanswered,
     ToolCallLimitExceeded,
 )
-from holdfast.flow import asking, lines, packed, ruling, showing, turn_calls, turns, working
-from holdfast.flow.packed import SaidMeanwhile
-from holdfast.flow.pricing import priced
+from holdfast.flow import asking, lines, ruling, showing, turn_calls, turns
 from holdfast.flow.turn_calls import Beginning, Returned
-from holdfast.flow.turn_writing import ConversationOver, Place
 from holdfast.flow.turns import Known, View
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import OutcomeContent
@@ -49,15 +41,10 @@ from holdfast.records.reports import Query
 from holdfast.records.resume import Answer, QuestionInfo
 from holdfast.records.usage import Usage
 
-S = TypeVar("S", bound=Step)
-
-UNSEEN = "[The message above came while this reply was written. Answer it now.]"
 LOOPS = 25
 """Model calls of one turn, unless told otherwise."""
 CORRECTIONS = 3
 """How often a model is told that its reply does not have the form that was asked for."""
-LOOK_EVERY = 0.5
-"""Seconds between looks for a request to stop, while a reply is streamed."""
 _REASONS = {
     ToolCallLimitExceeded: "tool_calls",
     DeadlineExceeded: "deadline",
@@ -66,7 +53,7 @@ _REASONS = {
 }
 
 
-class Turn(Frame):
+class Turn(ModelTurn):
     """One turn of a conversation. Use it in a `with` block and iterate; make one with `session.turn`."""
 
     def __init__(
@@ -204,24 +191,6 @@ class Turn(Frame):
             self._known = (view.versions[1], view.tail)
         return view
 
-    def _learn(self, *messages: Message) -> None:
-        """Messages that were just written need not be read, if nothing came between them and what is known."""
-        known = self._known
-        for message in messages:
-            follows = known is not None and message.version == known[0] + 1
-            known = (message.version, (*known[1], message)) if known is not None and follows else None
-        self._known = known
-
-    def _learn_of_pack(self) -> None:
-        """Nothing was said since the pack that was just journaled."""
-        state = self._ports.states.get(self._acting.tenant, self._turn.line)
-        packed_last = state is not None and state.line is not None and state.line.packed == state.version
-        self._known = (state.version, ()) if state is not None and packed_last else None
-
-    @property
-    def _turn(self) -> Place:
-        return self._opening.taken
-
     @property
     def _calls(self) -> Settling:
         if self._settling is None:
@@ -267,146 +236,6 @@ class Turn(Frame):
         waiting = [question for tool in view.step.tools for question in tool.questions]
         own = [view.frame.question] if view.frame.question is not None else waiting
         return tuple(showing.question(self._ports, self._acting, one.id) for one in own)
-
-    # the model
-
-    def _call_model(self, view: View) -> CallModel:
-        if view.step.call is not None:
-            # An earlier process may have sent it: the same call again, with what was shown then.
-            call = view.step.call
-            pack = client_context.pack_at(self._ports, self._acting, call.id)
-            return self._opened_step(call.id, CallModel(self, call.id, pack, call.name or "", repeated=True))
-        self._count_loop()
-        self._turn_to_the_unseen(view)
-        model = self._model_name()
-        call_id, pack = self._shown(model)
-        self._made += 1
-        self._learn_of_pack()
-        return self._opened_step(call_id, CallModel(self, call_id, pack, model, repeated=False))
-
-    def _turn_to_the_unseen(self, view: View) -> None:
-        """A reply stands last though somebody spoke while it was written: no provider takes that as a question."""
-        last = view.tail[-1] if view.tail else None
-        if last is not None and last.role == "assistant" and not last.tool_calls:
-            self.append(Message(role="user", content=UNSEEN, synthetic=True))
-
-    def _shown(self, model: str) -> tuple[str, ContextPack]:
-        """Begin a call with everything that was said. What is said meanwhile belongs into it as well."""
-        while True:
-            newest = lines.line_of(self._ports, self._acting, self._turn.line).newest
-            pack = self.pack(self._budget)
-            try:
-                call = client_context.begin_call(
-                    self._ports, self._acting, pack, frame=self.id, model=model or None, newest=newest
-                )
-            except SaidMeanwhile:
-                continue
-            return call, pack
-
-    def _opened_step(self, key: str, step: S) -> S:
-        self._open[key] = step
-        return step
-
-    def _model_name(self) -> str:
-        session = showing.current(self._ports, self._acting, lines.session_of(self._turn.line)).session
-        return "" if session is None or session.model is None else session.model
-
-    def _count_loop(self) -> None:
-        if self._made < 0 and self._opening.new:
-            self._made = 0
-        if self._made < 0:
-            self._made = -self._failed_before()
-            for event in packed.journaled(self._ports, self._acting, self._turn.line):
-                if event.version < self._turn.started:
-                    break
-                self._made += event.facts.frame == self.id
-            self._made = max(self._made, 0)
-        if self._made >= self._loops:
-            raise LimitExceeded(
-                f"The model was called {self._made} times in this turn, and may be {self._loops} times."
-            )
-
-    def _failed_before(self) -> int:
-        """Calls that came to nothing before this process took the turn up: a model that is away costs no loops."""
-        frame = showing.current(self._ports, self._acting, self._stream).frames[self.id]
-        query = Query(
-            tenant=self._acting.tenant, stream=self._stream, after=frame.pushed, types=("model.failed",), limit=256
-        )
-        failed = 0
-        while page := self._ports.journal.read(query):
-            events: list[Any] = [decode_event(one).facts for one in page]
-            failed += sum(facts.frame == self.id and facts.retryable for facts in events)
-            query = msgspec.structs.replace(query, after=page[-1].version)
-        return failed
-
-    def _model_done(self, step: CallModel, message: Message, usage: Usage | int | None, finish: str | None) -> Message:
-        used = usage if usage is not None else message.usage or 0
-        why = finish or (message.metadata or {}).get("finish")
-        complaint = None if message.tool_calls else self._accepts(message)
-        try:
-            said, ended = turn_calls.end_model(
-                self._ports,
-                self._acting,
-                self._turn,
-                step.call,
-                message,
-                usage=used,
-                finish=why if isinstance(why, str) else None,
-                doubtful=Usage(input=step.pack.tokens) if step.repeated else None,
-                may_end=complaint is None,
-                release=self._epoch,
-            )
-        except ConversationOver:
-            self._stop(turns.OVER, "cancelled", usage=used)
-            return message
-        self._partial, step.answered = None, True
-        self._learn(said)
-        self._calls.unbegun.update(call.id for call in said.tool_calls)
-        if ended:
-            self._left(Done(self, "done", said))
-        ruling.after_append(self._ports, self._acting, self._turn.line, [said])
-        return said
-
-    def _left(self, done: Done) -> None:
-        """The turn has ended, and its lease with it."""
-        self._ended = done
-        if self._epoch is not None and not self._ports.leases.holds(self._acting.tenant, self._stream):
-            self._epoch = None
-
-    def _model_failed(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
-        record = priced(self._ports, amounts.usage_of(usage), step.model or None)
-        working.end_model(self._ports, self._acting, self.id, step.call, usage=record, error=error, retryable=retryable)
-        if not retryable:
-            self._stop(f"model: {error}", "failed")
-
-    def _streamed(self, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
-        gathered, looked = None, self._ports.clock.monotonic()
-        for chunk in chunks:
-            gathered = gathered or accumulator()
-            for delta in gathered.add(chunk):
-                if delta.kind == "text" and delta.text:
-                    self._partial = Message(role="assistant", content=gathered.text)
-                    yield delta.text
-            if self._ended is None and self._ports.clock.monotonic() - looked > LOOK_EVERY:
-                looked = self._ports.clock.monotonic()
-                self._heed_stop()
-            if self._ended is not None:
-                step.answered = True
-                return
-        if gathered is None:
-            raise InvalidValue("The stream was empty. Use step.fail(…), so that the model is called again.")
-        try:
-            whole = gathered.whole()
-        except ModelFailed as error:
-            step.fail(error, retryable=True, usage=used(error.usage))
-            raise
-        step.done(whole)
-
-    def _heed_stop(self) -> None:
-        """Stop if somebody asked for it."""
-        reason = turns.stop_requested(self._ports, self._acting, self._turn)
-        if reason is not None:
-            self.stop(reason)
 
     # tools
 
@@ -529,8 +358,3 @@ class Turn(Frame):
 
     def __repr__(self) -> str:
         return f"Turn({self._content.goal!r}, id={self._id!r})"
-
-
-def used(usage: object) -> Usage:
-    """What an error reports as used, if it does."""
-    return usage if isinstance(usage, Usage) else Usage()

@@ -17,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import CallModel
+from holdfast.client_turn_model import UNSEEN
 from holdfast.errors import ActorBusy
 from holdfast.flow.turn_queue import TurnQueue
 from tests.scale import volume
@@ -54,7 +55,7 @@ class Working:
             self._begun.set()
             assert self._go.wait(PATIENCE)
             heard = [one["content"] for one in step.pack.to_openai()["messages"] if one["role"] == "user"]
-            step.done(f"heard {' '.join(heard)}")
+            step.done(f"heard {' '.join(text for text in heard if text != UNSEEN)}")
 
         try:
             self.done = take(hf, text, model, key=text)

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client_turn import UNSEEN
+from holdfast.client_turn_model import UNSEEN
 from holdfast.records.usage import Usage
 from tests.turns.loops import (
     SESSION,

@@ -15,7 +15,8 @@ import msgspec
 from holdfast.async_threads import STEPS, Threads
 from holdfast.async_turn import AsyncCallModel, AsyncCallTool, AsyncTurn
 from holdfast.client_steps import Ask, Done
-from holdfast.client_turn import Turn, used
+from holdfast.client_turn import Turn
+from holdfast.client_turn_model import used
 from holdfast.errors import ArgumentsUnfit, FrameSuspended, InvalidValue, ModelFailed, TooLarge, ToolPairingError
 from holdfast.flow import turns
 from holdfast.flow.showing import current
