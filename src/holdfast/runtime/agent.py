@@ -82,6 +82,7 @@ class AsyncAgent(Generic[T]):
     ) -> AsyncIterator[AgentEvent]:
         """As `send`, with everything that happens on the way. Who stops listening does not stop the work.
 
+        Begins with the message. Without one, or with a key that was used, it begins with the turn that it goes on with.
         Ends when the turn is done, stopped or waits. `tail` goes on behind the last event that had an id.
         """
         terms = self._terms(message, key, if_busy, wait)
@@ -247,6 +248,8 @@ class AsyncAgent(Generic[T]):
         known = turns.by_key(client._ports, client._acting, turns.place_of_turns(line), wanted)
         if known is not None:
             tail.note(known.place, again=True)
+        elif not terms.messages:
+            tail.go_to(None)
         return tail, known is not None or not terms.messages or terms.if_busy == "join"
 
     def __repr__(self) -> str:
