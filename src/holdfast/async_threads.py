@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
-from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.async_pool import LeavablePool
 from holdfast.errors import Closed
 from holdfast.records.events.envelope import Event
 
@@ -41,6 +39,8 @@ class Threads:
         self.closed = False
         self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What has to be let go of before the client is closed."""
+        self.kept: dict[str, Any] = {}
+        """What belongs to the client and goes with it."""
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One crossing: work that has begun goes on even if the await is cancelled."""
@@ -54,6 +54,17 @@ class Threads:
         """Start something in a pool, for `settle`."""
         context = copy_context()
         return self._pool(pool).submit(lambda: context.run(work))
+
+    async def leavable(self, pool: str, work: Callable[[], T]) -> T:
+        """As `run`, for callers' functions: one that goes on when the await is cancelled takes nobody's thread."""
+        begun = self.submit(pool, work)
+        try:
+            return await asyncio.wrap_future(begun)
+        except asyncio.CancelledError:
+            chosen = self._pools.get(pool)
+            if isinstance(chosen, LeavablePool):
+                chosen.leave(begun)
+            raise
 
     def must(self, work: Callable[[], T]) -> Future[T]:
         """As `submit`, for what has to be done: right here if there is no pool any more."""
@@ -86,53 +97,6 @@ class Threads:
         if self._pid == os.getpid():
             for pool in self._pools.values():
                 pool.shutdown(wait=False)
-
-
-class LeavablePool(Executor):
-    """A pool that nobody waits for when the process ends, whatever runs in it then."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self._most, self._name = threads, name
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._begun, self._over, self._mutex = 0, False, threading.Lock()
-        weakref.finalize(self, self._work.put, None)
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start something, or line it up."""
-        made: Future[T] = Future()
-        with self._mutex:
-            if self._over:
-                raise RuntimeError("This pool begins nothing more.")
-            self._work.put(lambda: _carry_out(made, lambda: fn(*args, **kwargs)))
-            if not self._idle.acquire(blocking=False) and self._begun < self._most:
-                self._begun += 1
-                name = f"{self._name}_{self._begun}"
-                threading.Thread(target=_serve, args=(self._work, self._idle), name=name, daemon=True).start()
-        return made
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Begin nothing more. What is lined up is still done, if the process lasts that long."""
-        with self._mutex:
-            self._over = True
-        self._work.put(None)
-
-
-def _serve(work: SimpleQueue[Callable[[], None] | None], idle: threading.Semaphore) -> None:
-    while (item := work.get()) is not None:
-        item()
-        del item  # It holds what came of it.
-        idle.release()
-    work.put(None)  # For the next one.
-
-
-def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
-    if not made.set_running_or_notify_cancel():
-        return
-    try:
-        made.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
-        made.set_exception(error)
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:

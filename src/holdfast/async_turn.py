@@ -14,10 +14,10 @@ from holdfast.async_frame import AsyncFrame
 from holdfast.async_threads import SHORT, Threads, gave, settle
 from holdfast.client_steps import Ask, CallModel, CallTool, Done, Step
 from holdfast.client_turn import Turn
-from holdfast.client_turn_model import LOOK_EVERY, used
+from holdfast.client_turn_model import EMPTY_STREAM, LOOK_EVERY, used
 from holdfast.client_turn_opening import Lined, Wait
 from holdfast.core.wire.streaming import accumulator
-from holdfast.errors import ModelFailed
+from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow import turns
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
@@ -50,8 +50,9 @@ class AsyncCallModel(CallModel):
     async def stream(self, chunks: Any) -> AsyncIterator[str]:  # type: ignore[override]  # the same word, awaited here
         """See CallModel.stream. `chunks` is an async stream."""
         self._once()
-        turn, gathered, looked = self._turn, accumulator(), asyncio.get_running_loop().time()
+        turn, gathered, looked = self._turn, None, asyncio.get_running_loop().time()
         async for chunk in chunks:
+            gathered = gathered or accumulator()
             for delta in gathered.add(chunk):
                 if delta.kind == "text" and delta.text:
                     turn._partial = Message(role="assistant", content=gathered.text)
@@ -63,6 +64,8 @@ class AsyncCallModel(CallModel):
             if turn._ended is not None:
                 self.answered = self._step.answered = True
                 return
+        if gathered is None:
+            raise InvalidValue(EMPTY_STREAM)
         try:
             whole = gathered.whole()
         except ModelFailed as error:
@@ -118,6 +121,7 @@ class AsyncTurn(AsyncFrame):
 
     async def open(self) -> None:
         """See Turn.open. Waiting for others can be cancelled at any time."""
+        self._turn._check_not_entered()
         steps = self._turn._opening.steps()
         while True:
             moving = self._threads.submit(SHORT, partial(next, steps, None))

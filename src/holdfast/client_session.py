@@ -9,7 +9,7 @@ from typing import Any, overload
 from holdfast.client_files import file_parts
 from holdfast.client_shown import SessionShown
 from holdfast.client_turn import LOOPS, Turn
-from holdfast.client_turn_opening import Terms
+from holdfast.client_turn_opening import Terms, end_if_free
 from holdfast.client_turn_tools import ToolRules
 from holdfast.core.wire.reading import read
 from holdfast.errors import InvalidMessage, InvalidValue
@@ -240,12 +240,16 @@ class Session(SessionShown):
         )
 
     def stop(self, reason: str = "stopped") -> bool:
-        """Have the turn that is under way stopped, whoever works on it; False if there is none."""
+        """Have the turn that is under way stopped, whoever works on it; False if there is none.
+
+        One that nobody works on has ended when this returns.
+        """
         place = turns.place_of_turns(self._line)
         live = turns.live_turn(self._ports, self._acting, place)
         if live is None:
             return False
         turns.request_stop(self._ports, self._acting, live, reason)
+        end_if_free(self._ports, self._acting, live, reason)
         return True
 
     # editing

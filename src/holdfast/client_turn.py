@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.client_steps import Ask, CallTool, Done, Step
-from holdfast.client_turn_model import UNSEEN, ModelTurn
+from holdfast.client_turn_model import UNSEEN, FailsAlways, ModelTurn
 from holdfast.client_turn_opening import Opening, Terms
 from holdfast.client_turn_tools import TORN, Settling, ToolFrame, ToolRules, asked_by, noted
 from holdfast.core.codec import decode_event
@@ -50,6 +50,7 @@ _REASONS = {
     DeadlineExceeded: "deadline",
     InsufficientTokens: "budget",
     MaxDepthExceeded: "depth",
+    FailsAlways: "model",
 }
 
 
@@ -87,8 +88,8 @@ class Turn(ModelTurn):
 
     def open(self) -> None:
         """Begin the turn, join the one that is under way, or take up the one that the key stands for."""
-        if self._id is not None:
-            raise Refused("This turn was entered already. Call session.turn again for another one.")
+        self._check_not_entered()
+        self._opening.check_not_within()
         waits = self._opening.steps()
         try:
             for wait in waits:
@@ -96,6 +97,10 @@ class Turn(ModelTurn):
         finally:
             waits.close()  # Whatever stopped it: it gives up its place at once.
         self._opened()
+
+    def _check_not_entered(self) -> None:
+        if self._id is not None:
+            raise Refused("This turn was entered already. Call session.turn again for another one.")
 
     def _opened(self) -> None:
         """Note what the opening came to."""
@@ -276,11 +281,6 @@ class Turn(ModelTurn):
         """The frame that works for a tool call, for code that runs in it."""
         return ToolFrame(self._ports, self._acting, self._stream, step.key)
 
-    def _waits(self, step: CallTool) -> bool:
-        """Whether a tool waits for an answer, whatever its code did with the exception that said so."""
-        frame = showing.current(self._ports, self._acting, self._stream).frames.get(step.key)
-        return frame is not None and frame.question is not None
-
     # the end
 
     def _finished(self, view: View) -> Done | None:
@@ -304,7 +304,8 @@ class Turn(ModelTurn):
             self._over()
         if self._ended is not None:
             return self._ended
-        return self._stop(reason, "cancelled")
+        # Words were shown, so that the call was made. Before that nobody knows.
+        return self._stop(reason, "cancelled", usage=0 if self._partial is None else self._unreported())
 
     def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> Done:
         for step in self._open.values():
@@ -339,7 +340,8 @@ class Turn(ModelTurn):
                 (message,) = lines.decoded(self._ports, self._acting, [event])
                 if message.role == "user" and event.facts.frame not in (None, self.id):
                     return found  # Another turn begins.
-                found.append(message)
+                if event.facts.frame == self.id or message.role == "user":
+                    found.append(message)  # What others noted down meanwhile is not this turn's.
             query = msgspec.structs.replace(query, after=page[-1].version)
         return found
 

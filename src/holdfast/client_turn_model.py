@@ -32,8 +32,16 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Step)
 
 UNSEEN = "[The message above came while this reply was written. Answer it now.]"
+OUTCOMES = ("model.failed", "model.responded")
+EMPTY_STREAM = "The stream was empty. Use step.fail(…), so that the model is called again."
+FAILURES = 25
+"""Model calls of one turn that may fail in a row, each time that it is taken up, before it is given up."""
 LOOK_EVERY = 0.5
 """Seconds between looks for a request to stop, while a reply is streamed."""
+
+
+class FailsAlways(LimitExceeded):
+    """A model that fails however often it is called: the turn ends."""
 
 
 class ModelTurn(Frame):
@@ -141,16 +149,21 @@ class ModelTurn(Frame):
             )
 
     def _failed_before(self) -> int:
-        """Calls that came to nothing before this process took the turn up: a model that is away costs no loops."""
+        """Calls that came to nothing before this process took the turn up: a model that is away costs no loops.
+
+        One that does nothing but fail is given up: else those who recover turns would pay for it for ever.
+        """
         frame = showing.current(self._ports, self._acting, self._stream).frames[self.id]
-        query = Query(
-            tenant=self._acting.tenant, stream=self._stream, after=frame.pushed, types=("model.failed",), limit=256
-        )
-        failed = 0
+        query = Query(tenant=self._acting.tenant, stream=self._stream, after=frame.pushed, types=OUTCOMES, limit=256)
+        failed = in_a_row = 0
         while page := self._ports.journal.read(query):
-            events: list[Any] = [decode_event(one).facts for one in page]
-            failed += sum(facts.frame == self.id and facts.retryable for facts in events)
+            for event in map(decode_event, page):
+                if event.facts.frame == self.id:
+                    again = event.type == "model.failed" and event.facts.retryable
+                    failed, in_a_row = failed + again, in_a_row + 1 if again else 0
             query = msgspec.structs.replace(query, after=page[-1].version)
+        if in_a_row >= FAILURES:
+            raise FailsAlways(f"failed {in_a_row} times in a row. Say something to try again.")
         return failed
 
     def _model_done(self, step: CallModel, message: Message, usage: Usage | int | None, finish: str | None) -> Message:
@@ -171,7 +184,8 @@ class ModelTurn(Frame):
                 release=self._epoch,
             )
         except ConversationOver:
-            self._stop(turns.OVER, "cancelled", usage=used)
+            paid = priced(self._ports, amounts.usage_of(used), message.model or step.model or None)
+            self._stop(turns.OVER, "cancelled", usage=paid)
             return message
         self._partial, step.answered = None, True
         self._learn(said)
@@ -190,6 +204,7 @@ class ModelTurn(Frame):
     def _model_failed(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
         record = priced(self._ports, amounts.usage_of(usage), step.model or None)
         working.end_model(self._ports, self._acting, self.id, step.call, usage=record, error=error, retryable=retryable)
+        self._partial = None
         if not retryable:
             self._stop(f"model: {error}", "failed")
 
@@ -208,7 +223,7 @@ class ModelTurn(Frame):
                 step.answered = True
                 return
         if gathered is None:
-            raise InvalidValue("The stream was empty. Use step.fail(…), so that the model is called again.")
+            raise InvalidValue(EMPTY_STREAM)
         try:
             whole = gathered.whole()
         except ModelFailed as error:
@@ -219,8 +234,13 @@ class ModelTurn(Frame):
     def _heed_stop(self) -> None:
         """Stop if somebody asked for it."""
         reason = turns.stop_requested(self._ports, self._acting, self._turn)
-        if reason is not None:
-            self.stop(reason)
+        if reason is not None and self._ended is None:
+            self._stop(reason, "cancelled", usage=self._unreported())
+
+    def _unreported(self) -> Usage:
+        """What the call that is under way has used, as far as can be said: it was shown its pack."""
+        shown = [step for step in self._open.values() if isinstance(step, CallModel) and not step.answered]
+        return Usage(input=sum(step.pack.tokens * (2 if step.repeated else 1) for step in shown))
 
 
 def used(usage: object) -> Usage:

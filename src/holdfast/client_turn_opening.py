@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 
 import msgspec
 
-from holdfast.errors import ActorBusy, Conflict, Draining, InvalidValue, Refused
+from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow import owning, ruling, turn_calls, turns
 from holdfast.flow.showing import current
 from holdfast.flow.turn_writing import Place
@@ -71,8 +72,17 @@ class Lined:
             then()
 
 
+_of_this_thread = threading.local()
+"""The openings that this thread is in, by conversation."""
+
 Wait = Lined | float
 """What an opening waits for: its place in the line, or some seconds."""
+
+
+def _check_wait(wait: object) -> None:
+    number = isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= threading.TIMEOUT_MAX
+    if wait is not None and not number:
+        raise InvalidValue(f"wait must be seconds, 0 or more, or None for as long as it takes, not {wait!r:.40}.")
 
 
 class Opening:
@@ -81,6 +91,7 @@ class Opening:
     def __init__(self, ports: Ports, acting: Acting, line: str, terms: Terms, limits: Callable[[], Limits]) -> None:
         if terms.if_busy not in IF_BUSY:
             raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
+        _check_wait(terms.wait)
         self._ports, self._acting, self._terms, self._limits = ports, acting, terms, limits
         self.place = turns.place_of_turns(line)
         self._here = (acting.tenant, self.place.actor)
@@ -100,6 +111,17 @@ class Opening:
         if self._found is None:
             raise Refused("The turn exists once its block is entered: with session.turn(…) as turn.")
         return self._found
+
+    def check_not_within(self) -> None:
+        """Refuse to wait for a turn that this very thread is in: nobody else would ever end it."""
+        before = _of_this_thread.__dict__.setdefault("open", {}).get(self._here)
+        mine = before is not None and before._inside and before._ports.queues is self._ports.queues
+        if mine and self._terms.if_busy != "reject":
+            raise Refused(
+                f"This code is within a turn of {self.place.line}, which would wait for itself. Leave its block first, "
+                "or use another conversation."
+            )
+        _of_this_thread.open[self._here] = self
 
     def steps(self) -> Generator[Wait, None, None]:
         """What to wait for, until the turn is ours or has ended. If it is given up, nothing is left behind."""
@@ -185,7 +207,7 @@ class Opening:
 
     def _busy(self) -> None:
         """Somebody works on the conversation: act as the caller wants it."""
-        if self._found is not None or self._terms.if_busy == "queue":
+        if self._terms.if_busy != "reject" and (self._found is not None or self._terms.if_busy == "queue"):
             return
         if self._terms.if_busy == "reject" or not self._terms.messages:
             raise ActorBusy(
@@ -287,3 +309,23 @@ class Opening:
         if self._inside:
             self._inside = False
             queues.leave(self._here)
+
+
+def end_if_free(ports: Ports, acting: Acting, turn: Place, reason: str) -> None:
+    """End a turn that is to be stopped, if nobody works on it. Else it is for whoever does."""
+    here, queues = (acting.tenant, turn.actor), ports.queues
+    assert queues is not None
+    if not queues.enter(here):
+        return
+    try:
+        if any(True for _ in islice(ports.leases.watching(*here), 1)):
+            return  # Another process may be at work: it hears of it.
+        epoch = turns.take(ports, acting, turn)
+        try:
+            turn_calls.stop(ports, acting, turn, reason=reason)
+        finally:
+            owning.let_go(ports, acting, turn.actor, epoch)
+    except (Conflict, FrameEnded, ActorBusy):
+        pass  # Somebody was quicker.
+    finally:
+        queues.leave(here)

@@ -25,6 +25,7 @@ from holdfast.flow.turns import View
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import QuestionContent
+from holdfast.records.frames import Question
 from holdfast.records.ids import check_id
 from holdfast.records.messages import INTERRUPTED, ToolCallRequest
 from holdfast.records.resume import Answer
@@ -39,12 +40,18 @@ RUN_AGAIN, DO_NOT = "run again", "do not"
 class ToolRules:
     """What is to be done about calls of tools before they begin and after they were torn."""
 
+    tools_ask = False
+    """Whether the code of a tool asks questions itself, so that a no is for it to deal with."""
+
     def __init__(
         self,
         if_interrupted: str | Mapping[str, str] = "ask",
         needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
     ) -> None:
         self._policies, self._approval = if_interrupted, needs_approval
+        names = isinstance(needs_approval, Collection) and not isinstance(needs_approval, str)
+        if not callable(needs_approval) and not names:
+            raise InvalidValue("needs_approval must be a list of tools' names, or a function of a name and arguments.")
         given = if_interrupted.values() if isinstance(if_interrupted, Mapping) else [if_interrupted]
         if not all(policy in ("ask", "retry", "fail") for policy in given):
             raise InvalidValue("if_interrupted must be ask, retry or fail, or say that for each tool by its name.")
@@ -57,7 +64,7 @@ class ToolRules:
     def approval(self, request: ToolCallRequest) -> str | None:
         """What to ask a person before a call is made, if anything."""
         asks = self._approval
-        wanted = bool(asks(request.name, request.args)) if callable(asks) else request.name in asks
+        wanted = _wanted(asks, request) if callable(asks) else request.name in asks
         return f"{turn_calls.call_words(request)}: may it run?" if wanted else None
 
     def unfit(self, request: ToolCallRequest) -> str | None:
@@ -67,6 +74,14 @@ class ToolRules:
     def tokens(self, request: ToolCallRequest) -> int | None:
         """What the frame of a call is granted."""
         return None
+
+
+def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
+    """What a predicate says; one that fails counts as wanting a yes."""
+    try:
+        return bool(asks(request.name, request.args))
+    except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
+        return True
 
 
 class ToolFrame(Frame):
@@ -159,19 +174,30 @@ class Settling:
     def _resumed(self, one: Beginning, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
         """The answer to a question about a call: a yes lets it run, a no never does."""
         answer = turn_calls.newest_answer(self._ports, self._acting, self._turn, tool.call)
-        torn = tool.frame is not None and tool.frame.question is not None and tool.frame.question.call is not None
-        # Words alone are no yes to running something again that may have happened: they say what came of it.
-        if answer is None or (answer.approved is True if torn else answer.approved is not False):
+        question = None if tool.frame is None else tool.frame.question
+        if answer is None or question is None or self._is_yes(one, question, answer):
             changed = one.arguments if answer is None or answer.arguments is None else answer.arguments
             if changed is ERASED:
                 self._forgotten(one)
                 return None
             return msgspec.structs.replace(one, arguments=changed), answer
-        found = None if answer.payload is ERASED else answer.payload
-        told = found if found is not None else INTERRUPTED if torn else _denied(answer)
-        came = Returned(result=told, failed=found is None, interrupted=torn and found is None)
+        came = Returned(result=_denied(answer), failed=True)
+        if question.call is not None:  # It may have run: what the person found out is what came of it.
+            found = None if answer.payload is ERASED else answer.payload
+            came = Returned(
+                result=INTERRUPTED if found is None else found, failed=found is None, interrupted=found is None
+            )
         turn_calls.end_tool(self._ports, self._acting, self._turn, one.request, came, answered=True)
         return None
+
+    def _is_yes(self, one: Beginning, question: Question, answer: Answer) -> bool:
+        """Whether a call may run with this answer. Where a yes is asked for, words alone are none."""
+        begun = one.attempt > 1
+        if question.call is None and begun and self._rules.tools_ask:
+            return True  # The tool itself asked, and decides what the answer means.
+        if question.call is None and question.kind != "approval":
+            return answer.approved is not False
+        return answer.approved is True
 
     def _torn(self, one: Beginning, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
         unfit = self._rules.unfit(one.request)
@@ -232,8 +258,9 @@ def _is_name(name: str) -> bool:
 
 
 def _denied(answer: Answer) -> str:
-    note = f" {answer.note}" if isinstance(answer.note, str) and answer.note else ""
-    return f"A person did not allow this call. It was not made.{note}"
+    said = [words for words in (answer.payload, answer.note) if words is not None and words is not ERASED]
+    told = "".join(f" {words if isinstance(words, str) else msgspec.json.encode(words).decode()}" for words in said)
+    return f"A person did not allow this call. It was not made.{told}"
 
 
 def noted(step: CallTool, value: Any) -> Any:

@@ -166,13 +166,15 @@ class LazyModels:
         """A tokenizer by name, or the one that this client was opened with."""
         return self._models().tokenizer(name)
 
-    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+    def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """What tokens that are estimated for a model are to be multiplied by."""
-        return self._models().calibration(model, tokenizer)
+        return self._models().calibration(model, tokenizer, tenant=tenant)
 
-    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+    def note(
+        self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
+    ) -> None:
         """How many tokens a request was estimated to have, and had."""
-        self._models().note(model, estimated, reported, tokenizer)
+        self._models().note(model, estimated, reported, tokenizer, tenant=tenant)
 
 
 def prices_for(given: Any) -> Callable[[str | None, Usage], int | None]:

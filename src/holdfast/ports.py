@@ -339,10 +339,12 @@ class Models(Protocol):
 
     def tokenizer(self, name: str | None = None) -> Tokenizer: ...
 
-    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+    def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
 
-    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+    def note(
+        self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
+    ) -> None:
         """A request to a model was estimated to have so many tokens, and had so many."""
 
 

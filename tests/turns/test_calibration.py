@@ -18,6 +18,7 @@ from holdfast.flow.packed import journaled
 from holdfast.model import calibrating
 from holdfast.model.calibrating import CALLS, ENOUGH, MODELS, SMALL, Calibration
 from holdfast.model.models import KnownModels
+from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
 ONE = ("claude-opus-4-7", "estimate:2")
@@ -152,7 +153,7 @@ def note(hf: Holdfast, pack: ContextPack, reported: int) -> None:
     """What whoever calls a model does when it has answered."""
     models = hf._ports.models
     assert models is not None
-    models.note(pack.model, pack.tokens, reported, pack.tokenizer)
+    models.note(pack.model, pack.tokens, reported, pack.tokenizer, tenant=DEFAULT_TENANT)
 
 
 def grown(hf: Holdfast, model: str, id: str = "s") -> Session:
@@ -346,3 +347,11 @@ def test_planted_bugs_are_caught(
         plant(patch)
         with pytest.raises(AssertionError):
             check(hf)
+
+
+def test_what_one_tenant_is_told_changes_nothing_for_another() -> None:
+    models = KnownModels()
+    for _ in range(40):
+        models.note("claude-sonnet-4-5", 10_000, 15_000, tenant="acme")
+    assert models.calibration("claude-sonnet-4-5", tenant="acme") is not None
+    assert models.calibration("claude-sonnet-4-5", tenant="other") is None

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.async_client import AsyncHoldfast
-from holdfast.async_threads import LeavablePool
+from holdfast.async_pool import LeavablePool
 from holdfast.client_turn_opening import Opening
 from holdfast.errors import Closed, Draining, InvalidValue, Refused
 from holdfast.flow.turn_queue import TurnQueue

@@ -195,7 +195,9 @@ class _Packing:
     def _calibrated(self) -> int:
         """What the model takes, in tokens as they are counted here: what was reported says how far off those are."""
         counting = self._counting
-        factor = models(self._ports).calibration(counting.info.name, counting.tokenizer.name)
+        factor = models(self._ports).calibration(
+            counting.info.name, counting.tokenizer.name, tenant=self._acting.tenant
+        )
         most = counting.info.input_budget
         return most if factor is None else max(int(most / factor), 1)
 

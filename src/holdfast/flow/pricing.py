@@ -22,13 +22,14 @@ _told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 """Prices that failed, and were warned about."""
 
 
-def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
-    """What a call of this model used, with what it cost if that is not said yet and can be known.
+def is_reported(usage: Usage) -> bool:
+    """Whether a call said what it used. One that reports no tokens at all did not; nor is it known to be free."""
+    return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
 
-    A call that reports no tokens at all did not say what it used; that it was free is not known either.
-    """
-    reported = usage.input or usage.output or usage.cached_input or usage.cache_write
-    if usage.cost is not None or ports.prices is None or not reported:
+
+def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
+    """What a call of this model used, with what it cost if that is not said yet and can be known."""
+    if usage.cost is not None or ports.prices is None or not is_reported(usage):
         return usage
     cost = _cost(ports.prices, usage, model)
     return usage if cost is None else replace(usage, cost=cost)

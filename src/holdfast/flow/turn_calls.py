@@ -77,7 +77,7 @@ def end_model(
     release: int | None = None,
 ) -> tuple[Message, bool]:
     """What a model answered, with its words; gives the message and whether the turn has ended with it."""
-    record = priced(ports, amounts.usage_of(usage), message.model)
+    record = priced(ports, amounts.usage_of(usage), message.model or _called(ports, acting, turn, call))
     said = msgspec.structs.replace(message, usage=record) if message.usage is not None or record.spent else message
 
     def decide(state: StreamState, speech: Speech) -> list[Draft]:
@@ -105,6 +105,13 @@ def end_model(
     messages, changed = write(ports, acting, turn, [said], decide, release=release, call=call)
     telling.call_ended(ports, call, usage=record, finish=finish, error=None)
     return messages[0], any(name == "frame.popped" for name, _ in changed.facts)
+
+
+def _called(ports: Ports, acting: Acting, turn: Place, call: str) -> str | None:
+    """The model that a call was begun with: not every reply says who gave it."""
+    frame = current(ports, acting, turn.actor).frames.get(turn.frame)
+    begun = None if frame is None else frame.calls.get(call)
+    return None if begun is None else begun.name
 
 
 def _is_busy(state: StreamState, turn: Place) -> bool:
@@ -182,7 +189,7 @@ def _begun(ports: Ports, turn: Place, state: StreamState, one: Beginning, conten
 def _pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: GoalContent) -> list[Draft]:
     parent = live_frame(state, turn.frame)
     unlimited = parent.tokens.available is None
-    return lifecycle.push(
+    (draft,) = lifecycle.push(
         {turn.actor: state},
         turn.actor,
         one.request.id,
@@ -193,6 +200,7 @@ def _pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal:
         content=goal,
         now=ports.clock.now_ms(),
     )[turn.actor]
+    return [msgspec.structs.replace(draft, facts=msgspec.structs.replace(draft.facts, tool_call=True))]
 
 
 def call_words(request: ToolCallRequest, changed: Any = None) -> str:

@@ -21,12 +21,13 @@ from holdfast.flow.redacting import clean
 from holdfast.flow.showing import current, event_at, field
 from holdfast.flow.turn_writing import ConversationOver, Place, Speech, is_gone, write
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.envelope import ERASED, Draft, Event
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
 from holdfast.records.frames import Frame, Limits, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message
+from holdfast.records.reports import Query
 from holdfast.records.scope import Scope, parse_scope
 
 ACTOR = "main"
@@ -121,14 +122,23 @@ def _turn_named(ports: Ports, acting: Acting, place: Place, event: Event) -> Pla
 
 def _check_words(ports: Ports, acting: Acting, line: str, version: int, wanted: Wanted) -> None:
     """A key stands for what was said with it. Words that were erased or redacted are not compared."""
-    event = event_at(ports, acting, line, version)
-    text, given = field(event, "text"), wanted.messages[0].content if wanted.messages else None
-    if ports.redact is not None or not isinstance(text, str) or not isinstance(given, str):
+    if ports.redact is not None or not wanted.messages:
         return
-    if text != given:
+    count = len(wanted.messages)
+    query = Query(tenant=acting.tenant, stream=line, after=version - 1, until=version + count - 1, limit=count)
+    said = [event for event in map(decode_event, ports.journal.read(query)) if event.type in lines.APPENDED]
+    if any(event.content is ERASED for event in said):
+        return
+    if [_words(message) for message in lines.decoded(ports, acting, said)] != [_words(one) for one in wanted.messages]:
         raise KeyReused(
             f"Key {wanted.key!r} stands for a turn that began with other words. Use a new key for a new message."
         )
+
+
+def _words(message: Message) -> tuple[str, str, int]:
+    """What is compared of a message: who says it, its words, and how much there is beside them."""
+    others = [part for part in message.content or () if not isinstance(part, str) and part.get("type") != "text"]
+    return message.role, message.text, len(others)
 
 
 def begin(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken:
@@ -248,8 +258,15 @@ def look(ports: Ports, acting: Acting, turn: Place, known: Known | None = None) 
         now=ports.clock.now_ms(),
         frames=state.frames,
     )
-    unwanted = tuple(id for id in frame.calls if id in children and id not in calls)
+    orphans = (child for child in children.values() if child.id not in calls)
+    unwanted = tuple(one.id for one in orphans if one.id in frame.calls or _is_of_a_call(ports, acting, turn, one))
     return View(step=step, frame=frame, tail=tail, versions=versions, unwanted=unwanted)
+
+
+def _is_of_a_call(ports: Ports, acting: Acting, turn: Place, frame: Frame) -> bool:
+    """Whether a child works for a tool call, and is not the turn's own work."""
+    pushed = event_at(ports, acting, turn.actor, frame.pushed)
+    return pushed is not None and pushed.facts.tool_call
 
 
 def _said(message: Message) -> Said:

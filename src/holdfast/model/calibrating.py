@@ -30,11 +30,11 @@ LEAST_PERCENT, MOST_PERCENT = 50, 400
 """A budget is at most doubled, and at most quartered."""
 INCREDIBLE: Final = 4
 """If fewer than one in so many estimated tokens is reported, something else was: only what was not in a cache."""
-MODELS: Final = 64
+MODELS: Final = 512
 """Models that are remembered; the one that was noted longest ago goes first."""
 
-Counted = tuple[str, str]
-"""A model, and the tokenizer that estimates for it."""
+Counted = tuple[str, ...]
+"""A tenant, a model, and the tokenizer that estimates for it."""
 
 
 class Calibration:

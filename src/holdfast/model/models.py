@@ -108,16 +108,18 @@ class KnownModels:
             return self._given
         return tokenizer(name)
 
-    def calibration(self, model: str | None, tokenizer: str | None = None) -> float | None:
+    def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
         """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
         counted = self._estimated(model, tokenizer)
-        return None if counted is None else self._calibration.factor(counted)
+        return None if counted is None else self._calibration.factor((tenant, *counted))
 
-    def note(self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None) -> None:
+    def note(
+        self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
+    ) -> None:
         """A request to a model was estimated to have so many tokens, and had so many."""
         counted = self._estimated(model, tokenizer)
         if counted is not None:
-            self._calibration.note(counted, estimated, reported)
+            self._calibration.note((tenant, *counted), estimated, reported)
 
     def _estimated(self, model: str | None, name: str | None) -> Counted | None:
         """What is calibrated; None if nobody said for which model, or its own tokenizer counts."""

@@ -16,6 +16,7 @@ from holdfast.client_session import Session, spoken
 from holdfast.client_steps import Ask, Done
 from holdfast.client_turn import Turn
 from holdfast.client_turn_opening import Terms
+from holdfast.errors import FrameEnded, StaleEpoch
 from holdfast.flow import lines, turns
 from holdfast.flow.showing import current
 from holdfast.ports import Model
@@ -30,7 +31,7 @@ from holdfast.runtime.history import history_tools
 from holdfast.runtime.hub import Begun
 from holdfast.runtime.makeup import Makeup
 from holdfast.runtime.recovering import Recovering
-from holdfast.runtime.reply import AgentEvent, Reply
+from holdfast.runtime.reply import AgentEvent, Reply, reply_of
 from holdfast.runtime.tailing import Tail, following
 from holdfast.runtime.tool import AnyTool
 from holdfast.runtime.tool_sources import tools_from
@@ -120,7 +121,10 @@ class AsyncAgent(Generic[T]):
         return await self._hf._threads.run(found.stop, reason)
 
     def recovering(self, *, every: float = 1.0, at_once: int = 16) -> AbstractAsyncContextManager[Recovering]:
-        """In the background, take up what dead processes left, what was answered, and what a timer woke."""
+        """In the background, take up what dead processes left, what was answered, and what a timer woke.
+
+        Of this tenant alone: use `agent.tenant(name).recovering()` for each of them.
+        """
         return Recovering(self._hf, self._made.name, self._take_up, every=every, at_once=at_once)
 
     def tenant(self, name: str) -> AsyncAgent[T]:
@@ -158,16 +162,22 @@ class AsyncAgent(Generic[T]):
                 await self._configured(session, thread, model, tools)
             turn = self._turn(line, terms, tools)
             turn.lined = lined
-            async with turn:
-                if not turn._turn._replayed:
-                    # Not before it is our turn: whoever worked until now is not to find another's instructions.
-                    await self._configured(session, thread, model, tools)
-                driver = self._driver(turn, session, thread, model, tools)
-                await driver.wrote()
-                if begun is not None:
-                    begun.now(turn._turn._turn)
-                ended = await self._driven(driver, turn.id, self._place(session, thread))
-                return self._reply(ended, turn.id, session, await turn.usage())
+            try:
+                async with turn:
+                    if not turn._turn._replayed:
+                        # Not before it is our turn: whoever worked until now is not to find another's instructions.
+                        await self._configured(session, thread, model, tools)
+                    driver = self._driver(turn, session, thread, model, tools)
+                    await driver.wrote()
+                    if begun is not None:
+                        begun.now(turn._turn._turn)
+                    ended = await self._driven(driver, turn.id, self._place(session, thread))
+                    return self._reply(ended, turn.id, session, await turn.usage())
+            except (FrameEnded, StaleEpoch):
+                done = await self._hf._threads.run(_ended_elsewhere, turn._turn)
+                if done is None:
+                    raise
+                return self._reply(done, turn.id, session, await turn.usage())
 
     def _is_there(self, line: str, thread: str) -> bool:
         client = self._hf._client
@@ -209,26 +219,7 @@ class AsyncAgent(Generic[T]):
         return AsyncTurn(turn, self._hf._threads)
 
     def _reply(self, ended: Done | Ask, turn: str, session: str, usage: Usage) -> Reply[T]:
-        if isinstance(ended, Ask):
-            return Reply(
-                status="waiting",
-                questions=ended.questions,
-                reason=ended.question,
-                usage=usage,
-                turn_id=turn,
-                session=session,
-            )
-        done = ended.status == "done"
-        data = self._made.output.read(ended.message) if done else None
-        return Reply(
-            status="done" if done else "stopped",
-            text=ended.text,
-            data=data,
-            reason=ended.reason,
-            usage=usage,
-            turn_id=turn,
-            session=session,
-        )
+        return reply_of(ended, self._made.output, turn=turn, session=session, usage=usage)
 
     def _line(self, session: str, thread: str) -> str:
         client = self._hf._client
@@ -254,3 +245,8 @@ class AsyncAgent(Generic[T]):
 
     def __repr__(self) -> str:
         return f"AsyncAgent({self._made.name!r})"
+
+
+def _ended_elsewhere(turn: Turn) -> Done | None:
+    """What came of a turn that another process took over and ended; None if it is live."""
+    return turn._over() if turn._id is not None and turn._looked() is None else None

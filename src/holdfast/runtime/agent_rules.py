@@ -14,6 +14,8 @@ from holdfast.runtime.tool import AnyTool
 class AgentRules(ToolRules):
     """What the tools themselves say about their calls."""
 
+    tools_ask = True
+
     def __init__(self, tools: Mapping[str, AnyTool]) -> None:
         super().__init__()
         self._tools = tools

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.async_threads import Threads
 from holdfast.connect import model_for
 from holdfast.core.codec import decode_event
 from holdfast.errors import Closed, Draining, HoldfastError
@@ -30,14 +29,12 @@ STOPS = ("cancel.requested",)
 PATIENCE = 5.0
 LEFT = "The turn was left as it stands, live. The same key goes on with it, here or in another process."
 
-_crews: weakref.WeakKeyDictionary[Threads, Crew] = weakref.WeakKeyDictionary()
-
 
 def crew_of(hf: AsyncHoldfast) -> Crew:
     """The crew of a client, which its views share."""
-    found = _crews.get(hf._threads)
+    found: Crew | None = hf._threads.kept.get("crew")
     if found is None:
-        found = _crews[hf._threads] = Crew(hf)
+        found = hf._threads.kept["crew"] = Crew(hf)
         hf._threads.endings.append(found.close)
     return found
 
@@ -205,7 +202,7 @@ class Crew:
 
     async def close(self) -> None:
         """Leave what runs, live and resumable, and let go of everything."""
-        await self.leave()
+        await self.leave(PATIENCE)
         if self._watch is not None:
             self._watch.cancel()
         self._forget()

@@ -23,6 +23,7 @@ from holdfast.flow.showing import current
 from holdfast.ports import Model
 from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.messages import Message
+from holdfast.runtime.spending import Spending
 from holdfast.runtime.tool import AnyTool
 from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
 from holdfast.runtime.tool_failures import failure_text
@@ -53,7 +54,8 @@ class Driver:
     ) -> None:
         self._turn, self._model, self._tools, self._threads, self._tell = turn, model, tools, threads, tell
         self._session, self._output, self._options = session, output, dict(options or {})
-        self._budget, self._heard_of = budget_nano, wrote
+        self._heard_of = wrote
+        self._spending = None if budget_nano is None else Spending(turn._turn, model.name, budget_nano)
         self._stopping = asyncio.Event()
 
     @property
@@ -85,8 +87,9 @@ class Driver:
     # the model
 
     async def _call_model(self, step: AsyncCallModel) -> None:
-        if self._budget is not None and ((await self._turn.usage()).cost or 0) >= self._budget:
-            await self._turn.stop("budget: the turn has cost what it may cost.")
+        refused = None if self._spending is None else await self._threads.run(self._spending.refusal)
+        if refused is not None:
+            await self._turn.stop(f"budget: {refused}")
             return
         asked = ModelCall(pack=step.pack, call=step.call, output=self._output, options=self._options)
         try:
@@ -132,7 +135,7 @@ class Driver:
     def _calibrate(self, step: AsyncCallModel, reply: ModelReply) -> None:
         models = self._inner._ports.models
         if models is not None and reply.usage.input:
-            models.note(step.model, step.pack.tokens, reply.usage.input)
+            models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._inner._acting.tenant)
 
     async def _heard(self, asked: ModelCall) -> ModelReply | None:
         """The reply, while its pieces are passed on; None if somebody stopped it."""
@@ -141,8 +144,9 @@ class Driver:
         def say(delta: Delta) -> None:
             if delta.kind == "reset":
                 said.clear()
-            if delta.kind == "text":
+            elif delta.kind == "text":
                 said.append(delta.text)
+            if delta.kind in ("reset", "text"):
                 self._inner._partial = Message(role="assistant", content="".join(said)) if said else None
             self._tell("reset" if delta.kind == "reset" else "delta", {"text": delta.text, "kind": delta.kind})
 
@@ -246,7 +250,7 @@ class Driver:
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         # Tools that work for a tool have threads of their own: else those that wait could take all that there are.
         inner = depth() - 1
-        return await asyncio.wrap_future(self._threads.submit(f"{STEPS}-{inner}" if inner > 0 else STEPS, work))
+        return await self._threads.leavable(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

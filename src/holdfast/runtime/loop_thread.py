@@ -12,16 +12,21 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.async_threads import Threads
 from holdfast.errors import Closed, Refused
-from holdfast.runtime.crew import PATIENCE
+from holdfast.runtime.crew import LEFT, PATIENCE
 
 if TYPE_CHECKING:
     from holdfast.client import Holdfast
 
 R = TypeVar("R")
+GRACE = 1.0
+"""Seconds for the loop itself to end."""
+SOON = 0.1
+"""Seconds that work has to heed a cancellation, however late it is."""
 
 _loops: weakref.WeakKeyDictionary[Any, LoopThread] = weakref.WeakKeyDictionary()
 _mutex = threading.Lock()
@@ -36,9 +41,10 @@ class LoopThread:
         self.models: dict[int, Any] = {}
         """Models that were given and are used on this loop: their connections to it are closed with it."""
         self.closed = False
+        self._waiters: weakref.WeakSet[threading.Event] = weakref.WeakSet()
         self._mutex = threading.Lock()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-agents", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="holdfast-agents", daemon=True)
         self._thread.start()
 
     @property
@@ -63,11 +69,11 @@ class LoopThread:
                 "the agent of an open_async client."
             )
         began: list[asyncio.Task[R]] = []
-        ended = threading.Event()
+        ended = self._waiting()
 
         async def begun() -> None:
             began.append(asyncio.get_running_loop().create_task(work))
-            began[0].add_done_callback(lambda _: ended.set())
+            began[0].add_done_callback(lambda task: _noted(task, ended))
 
         def given_up() -> None:
             began[0].cancel()
@@ -80,13 +86,21 @@ class LoopThread:
         try:
             ended.wait()
         except BaseException:
-            # One round later: by then it has begun, however early the interruption came.
-            self.call(lambda: self._loop.call_soon(given_up))
+            with suppress(RuntimeError):  # The loop is closed, and whoever waits was told.
+                # One round later: by then it has begun, however early the interruption came.
+                self.call(lambda: self._loop.call_soon(given_up))
             ended.wait()
             raise
-        if began[0].cancelled():
-            raise Closed
+        if not began or not began[0].done() or began[0].cancelled():
+            raise Closed(f"The client was closed meanwhile. {LEFT}")
         return began[0].result()
+
+    def _waiting(self) -> threading.Event:
+        """Set when what is waited for has ended, or the loop has: there may be work that no cancellation ends."""
+        ended = threading.Event()
+        with self._mutex:
+            self._waiters.add(ended)
+        return ended
 
     def call(self, work: Callable[[], object]) -> None:
         """Call something on the loop, whenever it comes to it."""
@@ -103,22 +117,53 @@ class LoopThread:
                 return
             self.closed = True
             ending = asyncio.run_coroutine_threadsafe(_ended(self.threads, list(self.models.values())), self._loop)
-        ending.result()
+        try:
+            ending.result(timeout=PATIENCE + GRACE)
+        except TimeoutError:
+            pass  # Something keeps the loop and gives way to nobody.
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Tell whoever waits. Work that heeds nothing has the loop for itself until it ends, or the process does."""
         self.threads.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        self._loop.close()
+        ended = asyncio.run_coroutine_threadsafe(_all_done(), self._loop)
+        ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        with suppress(TimeoutError):
+            ended.result(timeout=SOON)
+            self._thread.join(timeout=GRACE)
+        for waiter in list(self._waiters):
+            waiter.set()
+        self.threads.kept.clear()  # It would hold the client for as long as this is known.
+        self.models.clear()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _noted(task: asyncio.Task[Any], ended: threading.Event) -> None:
+    if not task.cancelled():
+        task.exception()  # Whoever waits has it, or was told that the client is closed.
+    ended.set()
+
+
+async def _all_done() -> None:
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(left)
 
 
 async def _ended(threads: Threads, models: list[Any]) -> None:
-    """Let go of everything; whoever still listens hears that it is over."""
+    """Let go of everything; whoever still listens hears that it is over. All of it together is given some time."""
+    late = asyncio.get_running_loop().time() + PATIENCE
     while threads.endings:
         await threads.endings.pop()()
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in left:
         task.cancel()
     if left:
-        await asyncio.wait(left, timeout=PATIENCE)
+        await asyncio.wait(left, timeout=max(SOON, late - asyncio.get_running_loop().time()))
     for model in models:
         await model.close()
 

@@ -7,11 +7,13 @@ left to that one; one that fails again and again is tried ever more rarely, and 
 from __future__ import annotations
 
 import asyncio
+import math
+import warnings
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.errors import ActorBusy, Draining, HoldfastError
+from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue
 from holdfast.flow import stirring
 from holdfast.flow.stirring import Stirring
 from holdfast.runtime.crew import crew_of
@@ -34,13 +36,14 @@ class Recovering:
         every: float = 1.0,
         at_once: int = 16,
     ) -> None:
+        _check(every, at_once)
         self._hf, self._agent, self._take_up = hf, agent, take_up
         self._every, self._slots = every, asyncio.Semaphore(at_once)
         self._crew = crew_of(hf)
         self._task: asyncio.Task[None] | None = None
         self._at_work: set[str] = set()
         self._failures: dict[str, tuple[int, float]] = {}
-        self._news = asyncio.Event()
+        self._news, self._warned = asyncio.Event(), False
         self.taken_up = 0
         """How many turns it has gone on with."""
 
@@ -65,11 +68,18 @@ class Recovering:
                 return
             except HoldfastError:
                 pass  # The journal cannot be read now. The next look may find it again.
+            except Exception as error:  # noqa: BLE001  # One look that failed is not to be the last one.
+                self._warn(error)
             try:
                 await asyncio.wait_for(self._news.wait(), self._every)
             except TimeoutError:
                 pass
             self._news.clear()
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"Looking for turns to take up failed: {error!r:.200}", RuntimeWarning, stacklevel=2)
 
     async def look(self) -> int:
         """Look once, and begin with what is due; gives how many turns that were."""
@@ -103,3 +113,11 @@ class Recovering:
             self._failures[turn.frame] = (times, self._now() + pause)
         finally:
             self._at_work.discard(turn.frame)
+
+
+def _check(every: float, at_once: int) -> None:
+    number = isinstance(every, int | float) and not isinstance(every, bool)
+    if not number or not math.isfinite(every) or every <= 0:
+        raise InvalidValue(f"every must be a number of seconds above 0, not {every!r:.40}.")
+    if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+        raise InvalidValue(f"at_once must be a whole number of turns, 1 or more, not {at_once!r:.40}.")

@@ -6,8 +6,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.client_steps import Ask, Done
+from holdfast.errors import ArgumentsUnfit
 from holdfast.records.resume import QuestionInfo
 from holdfast.records.usage import Usage
+from holdfast.runtime.output import Output
 
 T = TypeVar("T")
 
@@ -50,3 +53,30 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     name: str | None = None
     data: dict[str, Any] = {}
+
+
+def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usage: Usage) -> Reply[Any]:
+    """What came of a turn, as the type that was asked for."""
+    if isinstance(ended, Ask):
+        return Reply(
+            status="waiting",
+            questions=ended.questions,
+            reason=ended.question,
+            usage=usage,
+            turn_id=turn,
+            session=session,
+        )
+    done, data, reason = ended.status == "done", None, ended.reason
+    try:
+        data = output.read(ended.message) if done else None
+    except ArgumentsUnfit as error:  # It was accepted when another form was asked for.
+        reason = f"output: the stored reply does not fit what this agent asks for. {error}"
+    return Reply(
+        status="done" if done else "stopped",
+        text=ended.text,
+        data=data,
+        reason=reason,
+        usage=usage,
+        turn_id=turn,
+        session=session,
+    )

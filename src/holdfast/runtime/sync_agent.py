@@ -92,7 +92,10 @@ class Agent(Generic[T]):
 
     @contextmanager
     def recovering(self, *, every: float = 1.0, at_once: int = 16) -> Iterator[Recovering]:
-        """In the background, take up what dead processes left, what was answered, and what a timer woke."""
+        """In the background, take up what dead processes left, what was answered, and what a timer woke.
+
+        Of this tenant alone: use `agent.tenant(name).recovering()` for each of them.
+        """
         loop = loop_of(self._hf)
 
         async def begun() -> Recovering:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import ToolFailed, ToolTimedOut
@@ -25,17 +26,35 @@ async def run_function(
     is_async: bool,
     timeout: float | None,
 ) -> Any:
-    """Await an `async def`, or run a `def` in a thread."""
-    made = _awaited(name, function, given) if is_async else in_thread(lambda: _called(name, function, given))
+    """Await an `async def`, or run a `def` in a thread. Its time runs from when it begins."""
     try:
-        async with asyncio.timeout(timeout) as timer:
-            return await made
+        async with asyncio.timeout(timeout if is_async else None) as timer:
+            if is_async:
+                return await _awaited(name, function, given)
+            begun = _starting(timer, timeout)
+            return await in_thread(lambda: begun() or _called(name, function, given))
     except TimeoutError:
         if not timer.expired():
             raise  # The tool's own: something that it waited for.
         raise ToolTimedOut(
             f"{name} did not end within {timeout:g} seconds. It may or may not have taken effect."
         ) from None
+
+
+def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], None]:
+    """What a thread calls when it begins, however long that took."""
+    loop = asyncio.get_running_loop()
+
+    def timed() -> None:
+        with suppress(RuntimeError):  # It has ended already.
+            timer.reschedule(loop.time() + (timeout or 0))
+
+    def begun() -> None:
+        if timeout is not None:
+            with suppress(RuntimeError):  # The loop is closed, and whoever waited in it is gone.
+                loop.call_soon_threadsafe(timed)
+
+    return begun
 
 
 async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:

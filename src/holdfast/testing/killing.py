@@ -81,12 +81,9 @@ def kill_everywhere(
     """
     plan = Plan(run=run, check=check, answer=answer, world=world, open=open, journal=journal, runs=runs)
     _check_plan(plan)
-    whole = _tried(plan, None, folder)
-    wanted = range(1, whole.points + 1) if points is None else sorted(set(points))
-    if any(number < 1 for number in wanted):
-        raise InvalidValue("Points are counted from 1.")
-    reached = [number for number in wanted if number <= whole.points]
-    found = whole
+    wanted = None if points is None else _numbers(points)
+    found = _tried(plan, None, folder)
+    reached = _reached(wanted, found.points)
     for done, number in enumerate(reached, 1):
         one = _tried(plan, number, folder)
         found = KillReport(
@@ -99,6 +96,30 @@ def kill_everywhere(
             progress(done, len(reached))
     _check_repeatable(len(reached), found.killed)
     return found
+
+
+def _numbers(points: object) -> list[int]:
+    """The points that somebody wants tried. None at all would be a test that passes whatever the program does."""
+    if not isinstance(points, Iterable) or isinstance(points, str | bytes):
+        raise InvalidValue(f"points are the numbers of points, such as [17] or range(1, 200, 3), not {points!r:.40}.")
+    wanted = list(points)
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 1 for number in wanted):
+        raise InvalidValue("Points are whole numbers, counted from 1.")
+    if not wanted:
+        raise InvalidValue("points names no point, so the program would not be killed. Leave it out to try all.")
+    return sorted(set(wanted))
+
+
+def _reached(wanted: list[int] | None, passed: int) -> list[int]:
+    if wanted is None:
+        return list(range(1, passed + 1))
+    reached = [number for number in wanted if number <= passed]
+    if not reached:
+        raise InvalidValue(
+            f"The program passes {passed} points, and the first that is wanted is {wanted[0]}: it would not be killed. "
+            "Name points from 1 on, or leave points out to try all."
+        )
+    return reached
 
 
 def _check_repeatable(tried: int, killed: int) -> None:

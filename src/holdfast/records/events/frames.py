@@ -31,6 +31,8 @@ class FramePushed(Facts, frozen=True):
     """For a turn: the version of the message that began it."""
     agent: str | None = None
     """For a turn: who answers, so that it can be taken up again by the same."""
+    tool_call: bool = False
+    """Whether it works for a tool call of a turn: then its id is the call's."""
 
 
 class GoalContent(Content, frozen=True):
