@@ -320,11 +320,7 @@ def end_if_free(ports: Ports, acting: Acting, turn: Place, reason: str) -> None:
     try:
         if any(True for _ in islice(ports.leases.watching(*here), 1)):
             return  # Another process may be at work: it hears of it.
-        epoch = turns.take(ports, acting, turn)
-        try:
-            turn_calls.stop(ports, acting, turn, reason=reason)
-        finally:
-            owning.let_go(ports, acting, turn.actor, epoch)
+        turn_calls.stop(ports, acting, turn, reason=reason, unowned=True)
     except (Conflict, FrameEnded, ActorBusy):
         pass  # Somebody was quicker.
     finally:

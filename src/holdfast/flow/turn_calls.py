@@ -29,6 +29,7 @@ from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSuspended as Suspended
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
+from holdfast.records.events.journal import LeaseReleased
 from holdfast.records.frames import Limits, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.lines import Line
@@ -384,8 +385,12 @@ def stop(
     partial: Message | None = None,
     usage: Usage | int = 0,
     release: int | None = None,
+    unowned: bool = False,
 ) -> list[Message]:
-    """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends."""
+    """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends.
+
+    `unowned` takes a turn that nobody works on for this one append.
+    """
     record, end = amounts.usage_of(usage), clean(ports, OutcomeContent(error=reason))
     said: list[Message] = []
 
@@ -395,7 +400,10 @@ def stop(
         for call in list(live_frame(state, turn.frame).calls.values()):
             growing.add(_given_up(turn, growing.state, call.id, call.kind, record, said, speech))
         growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
-        return growing.drafts
+        taken = ports.leases.wanted(acting.tenant, turn.actor, state) if unowned else []
+        given_back = LeaseReleased(epoch=state.epoch + 1, owner=ports.leases.name)
+        after = [Draft(type="lease.released", facts=given_back)] if taken else []
+        return [*taken, *growing.drafts, *after]
 
     _call_back(ports, acting, turn, turn.frame)
     for _ in range(TRIES):
