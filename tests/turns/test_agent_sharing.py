@@ -225,9 +225,10 @@ def test_closing_lets_threads_that_wait_or_listen_go(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     here.wait(5)
+    for session in ("one", "two"):  # Who listens where nothing is under way is done at once.
+        until(lambda session=session: len(hf.index.stack(f"actor/main/session/{session}/thread/main")) == 1)
     threads.append(threading.Thread(target=attempt, args=(lambda: list(agent.tail("one")),)))
     threads[-1].start()
-    until(lambda: len(hf.index.stack("actor/main/session/two/thread/main")) == 1)
     hf.close()
     for thread in threads:
         thread.join(5)
