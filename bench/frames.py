@@ -21,12 +21,12 @@ from bench.harness import Contender, ratios, repeated, rounds, spread, timed
 from bench.journals import ACTING, folder, fresh, journal, raw_insert
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.core import stack
-from holdfast.flow import frames as flow
-from holdfast.flow import owning
 from holdfast.flow.change import Decided, append
-from holdfast.flow.pushing import push
+from holdfast.flow.stack import frames as flow
+from holdfast.flow.stack import owning
+from holdfast.flow.stack.pushing import push
 from holdfast.ports import Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSpent, OutcomeContent

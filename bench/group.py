@@ -19,8 +19,8 @@ from bench.harness import Samples, ratios, rounds, spread
 from bench.journals import ACTING, folder, fresh
 from bench.report import Line, at_least, at_most, ratio_line
 from bench.workload import GOAL, pushed
-from holdfast.async_client import AsyncHoldfast, Threads
-from holdfast.client import Holdfast
+from holdfast.aio.holdfast import AsyncHoldfast, Threads
+from holdfast.client.holdfast import Holdfast
 from holdfast.connect import assemble
 from holdfast.flow.change import Decided, append
 from holdfast.journal.sqlite import SqliteJournal

@@ -19,7 +19,7 @@ from bench.journals import ACTING, journal
 from bench.report import Line, at_most, ratio_line
 from bench.session_packs import BUDGET, forget, name_of
 from bench.session_texts import POOL, role, text
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.ports import Ports
 
 FIRST = "first pack, nothing remembered"

@@ -23,9 +23,9 @@ from bench.journals import ACTING, folder, journal
 from bench.report import Line, ratio_line
 from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
 from holdfast.core.codec import encode
-from holdfast.core.words import terms
+from holdfast.core.search.words import terms
 from holdfast.flow.change import Decided, append
-from holdfast.flow.entries import written_draft
+from holdfast.flow.state.entries import written_draft
 from holdfast.journal.texts import table
 from holdfast.model.embedders import embedder
 from holdfast.ports import Embedder

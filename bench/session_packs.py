@@ -17,7 +17,7 @@ from bench.journals import ACTING, journal
 from bench.report import Line, at_most, ratio_line
 from bench.session_size import MODEL, SYSTEM
 from bench.session_texts import POOL, role, text
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.ports import Ports
 
 BUDGET = 8_000

@@ -24,7 +24,7 @@ from bench.harness import Contender, Samples, ratios, repeated, rounds, spread, 
 from bench.journals import ACTING, folder, journal, raw_insert, sync_seconds
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL, pushed
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.flow.change import Decided, append, change, sealed_batch
 from holdfast.ports import Ports
 

@@ -11,7 +11,7 @@ from bench.harness import ratios, rounds, spread, timed
 from bench.journals import ACTING, folder, journal
 from bench.report import Line, at_least, ratio_line
 from bench.workload import fill
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.core.codec import decode_facts
 
 TITLE = "The whole journal: rebuild and verify"

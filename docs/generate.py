@@ -20,19 +20,19 @@ import msgspec
 
 import holdfast
 from holdfast import errors
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_frame import AsyncFrame
-from holdfast.async_index import AsyncIndexView
-from holdfast.async_journal import AsyncJournalView
-from holdfast.async_session import AsyncSession
+from holdfast.aio.frame import AsyncFrame
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.index import AsyncIndexView
+from holdfast.aio.journal import AsyncJournalView
+from holdfast.aio.session import AsyncSession
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import EXIT_CODES, command_of, exit_code, make_app
-from holdfast.client import Holdfast
-from holdfast.client_effects import Effects
-from holdfast.client_frame import Frame
-from holdfast.client_index import IndexView
-from holdfast.client_journal import JournalView
-from holdfast.client_session import Session
+from holdfast.client.effects import Effects
+from holdfast.client.frame import Frame
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
+from holdfast.client.session import Session
 from holdfast.core.shortening import Cut
 from holdfast.migrating import NotStored
 from holdfast.records import frames as frame_records

@@ -5,29 +5,31 @@
     ports.py    what the flows need from outside, as Protocols; journal_port.py the journal's
     ambient.py  the clock and randomness, read here and nowhere else
     flow/       one plain function per operation: load, decide, append, fold
-    journal/    backends: memory, sqlite
-    model/      tokenizers, what is known about models, summarizers
+    journal/    backends: memory, sqlite; store/ those of state
+    model/      models over HTTP and scripted, tokenizers, prices, summarizers, embedders
     connect.py  the composition root: a URL becomes ports
-    client*.py  Holdfast, its views, blocks and sessions; async_*.py for asyncio
+    client/     Holdfast, its sessions, turns, frames, packs, state; aio/ the same for asyncio
+    runtime/    agents, tools, what is taken up, how it ends
     windows.py, migrating.py  for callers who hold a list of messages themselves
     documents.py, fetching.py, telemetry.py, webhook.py  what a client may be given
     cli/        the command line
     testing/    the public kit: contracts, faults, clocks, the simulated disk
 
-Imports point one way: cli → testing → client → connect → flow | journal | model → ports → core → records → errors.
+Imports point one way:
+cli → testing → runtime → aio → client → connect → flow | journal | store | model → ports → core → records → errors.
 """
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Holdfast, open
-from holdfast.client_frame import Frame
-from holdfast.client_pack import ContextPack
-from holdfast.client_session import Session
-from holdfast.client_state import State, StateReader, StateStore, open_store
-from holdfast.client_steps import Ask, CallModel, CallTool, Done
-from holdfast.client_tools import HistoryTools
-from holdfast.client_turn import Turn
+from holdfast.client.frame import Frame
+from holdfast.client.holdfast import Holdfast, open
+from holdfast.client.pack import ContextPack
+from holdfast.client.session import Session
+from holdfast.client.state import State, StateReader, StateStore, open_store
+from holdfast.client.steps import Ask, CallModel, CallTool, Done
+from holdfast.client.tools import HistoryTools
+from holdfast.client.turn import Turn
 from holdfast.connect import restore
 from holdfast.core.value_types import register_type
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
@@ -98,7 +100,7 @@ from holdfast.errors import (
     VersionConflict,
     Waiting,
 )
-from holdfast.flow.porting import Imported
+from holdfast.flow.conversation.porting import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
 from holdfast.records.budget import TokenBudget
@@ -173,12 +175,12 @@ from holdfast.records.usage import Usage
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
-    from holdfast.async_client import AsyncHoldfast, open_async
-    from holdfast.async_reading import AsyncStateReader
-    from holdfast.async_session import AsyncSession
-    from holdfast.async_state import AsyncState, AsyncStateStore, open_store_async
-    from holdfast.async_tools import AsyncHistoryTools
-    from holdfast.async_turn import AsyncTurn
+    from holdfast.aio.holdfast import AsyncHoldfast, open_async
+    from holdfast.aio.reading import AsyncStateReader
+    from holdfast.aio.session import AsyncSession
+    from holdfast.aio.state import AsyncState, AsyncStateStore, open_store_async
+    from holdfast.aio.tools import AsyncHistoryTools
+    from holdfast.aio.turn import AsyncTurn
     from holdfast.core.windows import Window
     from holdfast.documents import DocumentRoot
     from holdfast.fetching import HttpsFetcher
@@ -192,12 +194,12 @@ if TYPE_CHECKING:
     from holdfast.model.scripted import Scripted
     from holdfast.model.summarizers import ModelSummarizer
     from holdfast.runtime.agent import AsyncAgent
-    from holdfast.runtime.mcp_tools import McpServer
     from holdfast.runtime.reply import AgentEvent, Reply
     from holdfast.runtime.sync_agent import Agent
-    from holdfast.runtime.tool import Tool, tool
-    from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
-    from holdfast.runtime.tool_outcome import Bytes
+    from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+    from holdfast.runtime.tools.mcp import McpServer
+    from holdfast.runtime.tools.outcome import Bytes
+    from holdfast.runtime.tools.tool import Tool, tool
     from holdfast.telemetry import OpenTelemetry
     from holdfast.webhook import WebhookSink, verify_webhook
     from holdfast.windows import count_tokens, sliding, summarised
@@ -416,19 +418,19 @@ _LATER = {
     "AgentEvent": "holdfast.runtime.reply",
     "AnthropicMessages": "holdfast.model.anthropic_messages",
     "AsyncAgent": "holdfast.runtime.agent",
-    "AsyncHistoryTools": "holdfast.async_tools",
-    "AsyncHoldfast": "holdfast.async_client",
-    "AsyncSession": "holdfast.async_session",
-    "AsyncState": "holdfast.async_state",
-    "AsyncStateReader": "holdfast.async_reading",
-    "AsyncStateStore": "holdfast.async_state",
-    "AsyncToolCall": "holdfast.runtime.tool_call",
-    "AsyncTurn": "holdfast.async_turn",
-    "Bytes": "holdfast.runtime.tool_outcome",
+    "AsyncHistoryTools": "holdfast.aio.tools",
+    "AsyncHoldfast": "holdfast.aio.holdfast",
+    "AsyncSession": "holdfast.aio.session",
+    "AsyncState": "holdfast.aio.state",
+    "AsyncStateReader": "holdfast.aio.reading",
+    "AsyncStateStore": "holdfast.aio.state",
+    "AsyncToolCall": "holdfast.runtime.tools.call",
+    "AsyncTurn": "holdfast.aio.turn",
+    "Bytes": "holdfast.runtime.tools.outcome",
     "DocumentRoot": "holdfast.documents",
     "DualWrite": "holdfast.migrating",
     "HttpsFetcher": "holdfast.fetching",
-    "McpServer": "holdfast.runtime.mcp_tools",
+    "McpServer": "holdfast.runtime.tools.mcp",
     "ModelSummarizer": "holdfast.model.summarizers",
     "OpenAIChat": "holdfast.model.openai_chat",
     "OpenAIResponses": "holdfast.model.openai_responses",
@@ -436,19 +438,19 @@ _LATER = {
     "Recorded": "holdfast.model.recorded",
     "Reply": "holdfast.runtime.reply",
     "Scripted": "holdfast.model.scripted",
-    "Tool": "holdfast.runtime.tool",
-    "ToolCall": "holdfast.runtime.tool_call",
+    "Tool": "holdfast.runtime.tools.tool",
+    "ToolCall": "holdfast.runtime.tools.call",
     "WebhookSink": "holdfast.webhook",
     "Window": "holdfast.core.windows",
     "count_tokens": "holdfast.windows",
     "model_info": "holdfast.model.models",
-    "open_async": "holdfast.async_client",
-    "open_store_async": "holdfast.async_state",
+    "open_async": "holdfast.aio.holdfast",
+    "open_store_async": "holdfast.aio.state",
     "register_model": "holdfast.model.models",
     "register_price": "holdfast.model.prices",
     "sliding": "holdfast.windows",
     "summarised": "holdfast.windows",
-    "tool": "holdfast.runtime.tool",
+    "tool": "holdfast.runtime.tools.tool",
     "verify_webhook": "holdfast.webhook",
 }
 

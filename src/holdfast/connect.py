@@ -18,17 +18,17 @@ import msgspec
 from holdfast.ambient import SystemClock, SystemIds
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
-from holdfast.flow.leases import Leases
-from holdfast.flow.meaning import VectorCache
+from holdfast.flow.context.recent import RecentCache
+from holdfast.flow.effect.sinks import Sinks
 from holdfast.flow.observers import Observers
 from holdfast.flow.past import Excerpt, looking_back
 from holdfast.flow.reading import check_cursor
-from holdfast.flow.recent import RecentCache
 from holdfast.flow.redacting import check_hook
-from holdfast.flow.sinks import Sinks
+from holdfast.flow.stack.leases import Leases
+from holdfast.flow.state.meaning import VectorCache
+from holdfast.flow.state.transients import Transients
 from holdfast.flow.states import StateCache
-from holdfast.flow.transients import Transients
-from holdfast.flow.turn_queue import TurnQueue
+from holdfast.flow.turn.queueing import TurnQueue
 from holdfast.journal_port import Journal
 from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Summarizer, Tokenizer
 from holdfast.records.compaction import STRATEGIES

@@ -12,8 +12,8 @@ from holdfast.ambient import SystemClock
 from holdfast.connect import DURABILITIES, check_settings, embedder_for, settings_from_environment, text_of
 from holdfast.core.entries import shown
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.ports import Clock, Store
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from holdfast.records.settings import Settings

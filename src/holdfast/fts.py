@@ -17,7 +17,7 @@ from functools import cache
 import apsw
 import msgspec
 
-from holdfast.core.words import indexed, spaced
+from holdfast.core.search.words import indexed, spaced
 
 _DEFINITION = """text, prev, date, place,
 content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'"""

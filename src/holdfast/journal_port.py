@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.core.searchable import Hit, TextSearch
+from holdfast.core.search.searchable import Hit, TextSearch
 from holdfast.records.batches import Appended, Artifact, Batch, Head
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent

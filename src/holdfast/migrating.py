@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.core.wire.requests import OpenAIRequest
 from holdfast.errors import HoldfastError, InvalidValue, OutcomeUnknown, Refused, Unavailable
 from holdfast.flow import redacting

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.core.compaction.summarising import planned, with_summary
 from holdfast.core.conversation import Bounds, Conversation, bounds
 from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens, request_tokens
-from holdfast.core.summarising import planned, with_summary
 from holdfast.core.windows import Window, slid
 from holdfast.core.wire import openai
 from holdfast.core.wire.notes import Notes

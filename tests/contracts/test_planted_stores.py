@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import StateStore
+from holdfast.client.state import StateStore
 from holdfast.core import entries as rules
 from holdfast.errors import Conflict, EntryNotFound
-from holdfast.flow import keeping, storing
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.flow.state import keeping, storing
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import Stored
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore

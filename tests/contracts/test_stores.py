@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client_state import StateStore, open_store
+from holdfast.client.state import StateStore, open_store
 from holdfast.records.scope import Scope
 from holdfast.testing.hostile_keys import ACCEPTED
 from holdfast.testing.store_contract import StoreContract

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_threads import Threads
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.threads import Threads
 
 Test = Callable[[AsyncHoldfast], Awaitable[None]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSession, Message
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from tests.conversations.looped import counted, play
 from tests.scale import seeded, volume
 
@@ -35,8 +35,8 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
 
 
 def test_iterators_go_on_past_a_page_and_hold_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.async_session.PAGE", 4)
-    monkeypatch.setattr("holdfast.flow.lines.PAGE", 4)
+    monkeypatch.setattr("holdfast.aio.session.PAGE", 4)
+    monkeypatch.setattr("holdfast.flow.conversation.lines.PAGE", 4)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(8):

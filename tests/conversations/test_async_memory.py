@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import EndedConversation, Refused, async_loops, async_memory
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_memory import MemoryOnALoop, on_a_loop
-from holdfast.async_threads import SHORT
+from holdfast import EndedConversation, Refused
+from holdfast.aio import loops
+from holdfast.aio import memory as async_memory
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.memory import MemoryOnALoop, on_a_loop
+from holdfast.aio.threads import SHORT
 from tests.conversations.looped import count, play
 
 MANY = 20
@@ -148,7 +150,7 @@ def test_a_hand_over_that_takes_threads_from_others_is_caught(monkeypatch: pytes
 
 
 def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_loops, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(loops, "POLL_SECONDS", 0.01)
     memory = Taking()
     memory.free.clear()
 
@@ -182,12 +184,12 @@ def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatc
 def test_a_loop_that_is_closed_fails_the_offer() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    before = async_loops._loop_of_caller.set(loop)
+    before = loops._loop_of_caller.set(loop)
     try:
         with pytest.raises(holdfast.Unavailable):
             MemoryOnALoop(Taking()).take(_ended())
     finally:
-        async_loops._loop_of_caller.reset(before)
+        loops._loop_of_caller.reset(before)
     gc.collect()
 
 
@@ -198,10 +200,10 @@ def _ended() -> EndedConversation:
 
 def test_an_async_memory_is_refused_where_nobody_could_await_it() -> None:
     async def main() -> None:
-        before = async_loops._loop_of_caller.set(asyncio.get_running_loop())
+        before = loops._loop_of_caller.set(asyncio.get_running_loop())
         with pytest.raises(Refused, match="asyncio client"):
             MemoryOnALoop(Taking()).take(_ended())
-        async_loops._loop_of_caller.reset(before)
+        loops._loop_of_caller.reset(before)
 
     asyncio.run(main())
     with pytest.raises(Refused, match="asyncio client"):

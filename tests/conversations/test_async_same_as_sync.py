@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncSession, ContextPack, Session
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import count, counted
 

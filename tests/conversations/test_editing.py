@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, MessageNotFound
-from holdfast.client_session import Session
+from holdfast.client.session import Session
 
 CALL = {
     "role": "assistant",

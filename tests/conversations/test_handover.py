@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.connect import Beside, assemble
 from holdfast.core import fold_lines, project_lines
 from holdfast.errors import SessionClosed
-from holdfast.flow import handing, sessions
+from holdfast.flow.conversation import handing, sessions
 from holdfast.journal.memory import MemoryJournal
 from holdfast.ports import EndedConversation
 from holdfast.records.settings import Settings

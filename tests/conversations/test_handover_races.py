@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.connect import Beside, assemble
-from holdfast.flow import sessions
+from holdfast.flow.conversation import sessions
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal

@@ -16,10 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.client_session import Session
+from holdfast.client.session import Session
 from holdfast.errors import Conflict, SessionClosed, SummaryFailed
-from holdfast.flow import summing
-from holdfast.flow.folding import TRIES
+from holdfast.flow.compaction import summing
+from holdfast.flow.compaction.folding import TRIES
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
 from tests.model import sessions_look as look

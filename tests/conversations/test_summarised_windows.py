@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core import pairing
-from holdfast.core.summarising import summarised
+from holdfast.core.compaction.summarising import summarised
 from holdfast.core.windows import sliding
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message

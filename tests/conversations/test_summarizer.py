@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import extract, textrank
-from holdfast.core.extract import sentences, words
+from holdfast.core.compaction import extract, textrank
+from holdfast.core.compaction.extract import sentences, words
 from holdfast.errors import InvalidValue
 from holdfast.model import extractive
 from holdfast.model.extractive import ExtractiveSummarizer, estimate

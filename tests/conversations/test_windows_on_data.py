@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from holdfast.core import conversation as conversation_module
+from holdfast.core.compaction.summarising import summarised
 from holdfast.core.conversation import Conversation
 from holdfast.core.counting import OPENAI, message_tokens
 from holdfast.core.pairing import repaired
-from holdfast.core.summarising import summarised
 from holdfast.core.windows import sliding
 from holdfast.core.wire import openai
 from holdfast.errors import BudgetTooSmall

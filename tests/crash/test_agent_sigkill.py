@@ -17,8 +17,8 @@ from typing import Any
 
 import holdfast
 from holdfast import CallTool, Settings, tool
-from holdfast.client import Holdfast
-from holdfast.client_turn import Turn
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.turn import Turn
 from holdfast.model.scripted import Scripted, call
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume

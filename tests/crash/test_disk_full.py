@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.connect import assemble
 from holdfast.errors import HoldfastError, StorageFull, Unavailable
 from holdfast.journal.sqlite import SqliteJournal

@@ -25,12 +25,12 @@ import pytest
 
 import holdfast
 from holdfast import ambient
-from holdfast.client_index import IndexView
+from holdfast.client.index import IndexView
 from holdfast.connect import assemble
 from holdfast.core import states
 from holdfast.core.step import steps as next_steps
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
-from holdfast.flow import steps
+from holdfast.flow.stack import steps
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
 from holdfast.flow.change import Decided, sealed_batch
 from holdfast.flow.verify import verify

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow import operating, outbox
+from holdfast.flow.effect import operating, outbox
 from holdfast.testing.clock import FrozenClock
 from tests.crash.outbox_process import POINTS, SINKS, STREAMS, Killer, live, opened, run_order
 from tests.scale import seeded, volume

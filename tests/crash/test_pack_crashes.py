@@ -18,7 +18,8 @@ import pytest
 from holdfast import Holdfast, HoldfastError, Usage
 from holdfast.connect import Beside, assemble
 from holdfast.documents import DocumentRoot
-from holdfast.flow import artifacts, packed
+from holdfast.flow import artifacts
+from holdfast.flow.context import packed
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal

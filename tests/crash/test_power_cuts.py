@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.sqlite import SqliteJournal, artifacts, checking, connection, schema
 from holdfast.journal.sqlite.plan import Plan

@@ -18,11 +18,12 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import InvalidValue, SessionClosed
-from holdfast.flow import artifacts, conversing, sessions
+from holdfast.flow import artifacts
+from holdfast.flow.conversation import conversing, sessions
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal

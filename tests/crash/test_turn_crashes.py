@@ -18,7 +18,7 @@ import holdfast
 from holdfast import Ask, CallModel, CallTool
 from holdfast.core import step as core_step
 from holdfast.errors import ActorBusy
-from holdfast.flow import turn_calls, turn_writing, turns
+from holdfast.flow.turn import calling, turns, writing
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal
@@ -232,7 +232,7 @@ def _one_death(inner: Journal, world: World, random: Random) -> None:
 
 def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
     """The result is said in one commit, and what that means for the turn is written in another."""
-    original = turn_writing.change
+    original = writing.change
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **how: Any) -> Any:
         decided: dict[str, Any] = {}
@@ -246,11 +246,11 @@ def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
             return original(ports, acting, streams, lambda states: {streams[0]: decided[streams[0]]})
         return original(ports, acting, streams, decide, **how)
 
-    patch.setattr(turn_writing, "change", change)
+    patch.setattr(writing, "change", change)
 
 
 def intent_not_journaled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn_calls, "begin_tools", lambda ports, acting, turn, wanted: None)
+    patch.setattr(calling, "begin_tools", lambda ports, acting, turn, wanted: None)
 
 
 def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
@@ -259,16 +259,16 @@ def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
 
 def answer_lost(patch: pytest.MonkeyPatch) -> None:
     """The frame goes on in one commit, and the intent is written in another: a yes may be used up by nothing."""
-    original = turn_calls.begin_tools
+    original = calling.begin_tools
 
     def begin_tools(ports: Any, acting: Any, turn: Any, wanted: Any) -> None:
         for one in wanted:
-            frame = turn_calls.current(ports, acting, turn.actor).frames.get(one.request.id)
+            frame = calling.current(ports, acting, turn.actor).frames.get(one.request.id)
             if frame is not None and frame.question is not None:
-                holdfast.flow.asking.resume(ports, acting, frame.id)
+                holdfast.flow.stack.asking.resume(ports, acting, frame.id)
         original(ports, acting, turn, wanted)
 
-    patch.setattr(turn_calls, "begin_tools", begin_tools)
+    patch.setattr(calling, "begin_tools", begin_tools)
 
 
 def key_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -278,16 +278,16 @@ def key_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     """A turn ends with the next reply, whoever spoke meanwhile."""
-    original = turn_calls.write
+    original = calling.write
 
     def write(ports: Any, acting: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
-            line = turn_calls.Line() if messages else speech.line
-            return decide(state, turn_calls.Speech(speech.versions, speech.ids, speech.calls, line))
+            line = calling.Line() if messages else speech.line
+            return decide(state, calling.Speech(speech.versions, speech.ids, speech.calls, line))
 
         return original(ports, acting, place, messages, careless, **how)
 
-    patch.setattr(turn_calls, "write", write)
+    patch.setattr(calling, "write", write)
 
 
 PLANTED = [

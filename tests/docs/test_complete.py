@@ -18,13 +18,13 @@ import holdfast
 from holdfast import errors
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import EXIT_CODES, command_of, make_app
-from holdfast.client import Holdfast
-from holdfast.client_effects import Effects
-from holdfast.client_frame import Frame
-from holdfast.client_index import IndexView
-from holdfast.client_journal import JournalView
-from holdfast.client_pack import ContextPack
-from holdfast.client_session import Session
+from holdfast.client.effects import Effects
+from holdfast.client.frame import Frame
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
+from holdfast.client.pack import ContextPack
+from holdfast.client.session import Session
 from holdfast.migrating import DualWrite
 from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES

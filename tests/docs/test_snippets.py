@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from tests.model_server import ModelServer, Reply, model_server
 
 from .pages import ROOT, Block, blocks, name, pages

@@ -11,8 +11,8 @@ import holdfast
 from holdfast.core.counting import ANTHROPIC, OPENAI, OTHER, Framing
 from holdfast.core.wire import anthropic, openai, responses
 from holdfast.core.wire.checking import PART_TYPES
-from holdfast.flow.listing import STATUSES
-from holdfast.flow.porting import ALL_FORMATS
+from holdfast.flow.conversation.listing import STATUSES
+from holdfast.flow.conversation.porting import ALL_FORMATS
 from holdfast.records.messages import ROLES, Repair
 from holdfast.records.settings import Settings
 

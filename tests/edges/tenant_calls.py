@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.client_effects import Effects
-from holdfast.client_index import IndexView
-from holdfast.client_journal import JournalView
+from holdfast.client.effects import Effects
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
 from holdfast.runtime.sync_agent import Agent
 from tests.edges.tenant_actor import Actor
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast import Message, ModelReply, Usage
 from holdfast.model.scripted import Scripted
 from holdfast.model.scripted import call as tool_call
-from holdfast.runtime.tool import tool
+from holdfast.runtime.tools.tool import tool
 from tests.edges.tenant_actor import SESSIONS, Actor
 from tests.edges.tenant_calls import call
 

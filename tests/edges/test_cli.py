@@ -19,7 +19,7 @@ from holdfast import errors
 from holdfast.cli.commands import COMMANDS, GROUPS
 from holdfast.cli.main import EXIT_CODES, exit_code, main
 from holdfast.cli.output import Waiting
-from holdfast.client_journal import JournalView
+from holdfast.client.journal import JournalView
 
 HOSTILE = "red \x1b[31m and \u202e backwards"
 

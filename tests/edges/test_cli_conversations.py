@@ -19,7 +19,7 @@ from holdfast.cli import conversation, conversation_file
 from holdfast.cli.conversation_file import read_conversation
 from holdfast.cli.main import main
 from holdfast.cli.output import Waiting
-from holdfast.flow import porting
+from holdfast.flow.conversation import porting
 from tests.scale import volume
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents

@@ -165,14 +165,14 @@ def test_the_demo_tells_its_story_in_a_pipe(tmp_path: Path) -> None:
 
 BUGS = {
     "a torn call is run again without asking": "step.torn_call = lambda call: 'retry'",
-    "a no is taken for a yes": "turn_calls.newest_answer = lambda *given: None",
+    "a no is taken for a yes": "questioning.newest_answer = lambda *given: None",
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A planted bug, in the processes that do the work."""
-    code = f"import sys; from holdfast.core import step; from holdfast.flow import turn_calls; {BUGS[bug]}; "
+    code = f"import sys; from holdfast.core import step; from holdfast.flow.turn import questioning; {BUGS[bug]}; "
     code += "from holdfast.cli.demo_work import main; main(*sys.argv[1:])"
     monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
     assert main(["demo", "--json"]) == 1

@@ -23,7 +23,7 @@ from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.output import printable
 from holdfast.cli.search import marked
-from holdfast.core.words import terms
+from holdfast.core.search.words import terms
 from holdfast.records.messages import Message
 from holdfast.testing.hostile_keys import HOSTILE_KEYS, REFUSED
 from tests.scale import volume

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import client
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_effects import AsyncEffects
-from holdfast.async_journal import AsyncJournalView
-from holdfast.async_reading import AsyncReads, AsyncStateReader
-from holdfast.async_state import AsyncState, AsyncStateStore
-from holdfast.client import Holdfast
-from holdfast.client_effects import Effects
-from holdfast.client_journal import JournalView
-from holdfast.client_state import Reads, State, StateReader, StateStore
+from holdfast.aio.effects import AsyncEffects
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.journal import AsyncJournalView
+from holdfast.aio.reading import AsyncReads, AsyncStateReader
+from holdfast.aio.state import AsyncState, AsyncStateStore
+from holdfast.client import holdfast as client
+from holdfast.client.effects import Effects
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.journal import JournalView
+from holdfast.client.state import Reads, State, StateReader, StateStore
 from holdfast.runtime.agent import AsyncAgent
 from holdfast.runtime.sync_agent import Agent
 from holdfast.testing.clock import FrozenClock, SeededIds

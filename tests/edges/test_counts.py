@@ -15,7 +15,7 @@ from bench.counting import Counts, counting
 from bench.counts import KINDS, counted, difference
 from bench.journals import ACTING, journal
 from bench.workload import fill, pushed, turn
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.flow.change import Decided, append, change
 from holdfast.ports import Ports
 from tests.scale import volume

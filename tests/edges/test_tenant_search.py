@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import SearchResult
-from holdfast.core.words import text_of
+from holdfast.core.search.words import text_of
 from tests.edges.search_steps import STEPS
 from tests.edges.search_world import SCOPES, TENANTS, WORDS, World
 from tests.scale import seeded, volume

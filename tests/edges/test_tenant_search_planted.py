@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import fts
-from holdfast.core import searchable
-from holdfast.core.searchable import Hit, TextSearch
-from holdfast.flow.transients import Transients
+from holdfast.core.search import searchable
+from holdfast.core.search.searchable import Hit, TextSearch
+from holdfast.flow.state.transients import Transients
 from holdfast.journal import texts
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.texts_in_memory import MemoryTexts

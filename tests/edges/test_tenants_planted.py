@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from holdfast.connect import VectorCache
-from holdfast.flow import observers, steps
-from holdfast.flow.sinks import Sinks
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.flow import observers
+from holdfast.flow.effect.sinks import Sinks
+from holdfast.flow.stack import steps
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.journal import texts
 from holdfast.journal.memory import MemoryJournal
 from tests.edges.tenant_actor import by_words

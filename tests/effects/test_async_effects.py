@@ -24,12 +24,12 @@ from holdfast import (
     RetryLater,
     StateReader,
     WriteState,
-    async_effects,
 )
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_effects import AsyncEffects, SinkOnALoop
-from holdfast.async_state import open_store_async
-from holdfast.async_threads import SHORT
+from holdfast.aio import effects as async_effects
+from holdfast.aio.effects import AsyncEffects, SinkOnALoop
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.state import open_store_async
+from holdfast.aio.threads import SHORT
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play
 from tests.effects.operators import MANY, tidy, tidy_async

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncStateReader, Custom, InvalidValue, OperatorOutput, StateReader, WriteState, async_effects
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_effects import AsyncEffects
+from holdfast import AsyncStateReader, Custom, InvalidValue, OperatorOutput, StateReader, WriteState
+from holdfast.aio import effects as async_effects
+from holdfast.aio.effects import AsyncEffects
+from holdfast.aio.holdfast import AsyncHoldfast
 from tests.conversations.looped import play
 from tests.effects.operators import MANY, declared, tidy, tidy_async
 from tests.scale import seeded, volume

@@ -22,8 +22,8 @@ from holdfast import (
     UnlinkState,
     WriteState,
 )
-from holdfast.flow import effects as settling
-from holdfast.flow import outbox
+from holdfast.flow.effect import effects as settling
+from holdfast.flow.effect import outbox
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import declare
 

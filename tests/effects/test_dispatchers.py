@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.core.retrying import is_due
-from holdfast.flow import effects as settling
-from holdfast.flow import outbox
-from holdfast.flow.outbox import lease_of
+from holdfast.flow.effect import effects as settling
+from holdfast.flow.effect import outbox
+from holdfast.flow.effect.outbox import lease_of
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, notes
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Custom, LinkState, OperatorOutput, PushFrame, Signal, WriteState
 from holdfast.core import effects as rules
-from holdfast.flow import built_in, effects, operating
+from holdfast.flow.effect import built_in, effects, operating
 from tests.effects.sinks import Noting, declare, notes
 
 OTHERS = "custom/crm/id/p"

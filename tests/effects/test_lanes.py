@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import Custom
 from holdfast.core import project_state
-from holdfast.flow import outbox
+from holdfast.flow.effect import outbox
 from holdfast.testing.clock import FrozenClock
 from tests.effects import lanes
 from tests.effects.sinks import declare

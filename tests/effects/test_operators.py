@@ -24,7 +24,7 @@ from holdfast import (
     VersionConflict,
     WriteState,
 )
-from holdfast.flow import operating
+from holdfast.flow.effect import operating
 from tests.effects.sinks import Noting, declare
 
 

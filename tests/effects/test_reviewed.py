@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Custom, EffectNotFound, InvalidValue, KeyReused, OperatorOutput, UnlinkState, WriteState
-from holdfast.flow import operating, outbox, runs
+from holdfast.flow.effect import operating, outbox, runs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes

@@ -14,8 +14,8 @@ from holdfast.errors import (
     ActorBusy,
     StaleEpoch,
 )
-from holdfast.flow import owning
-from holdfast.flow.leases import Leases
+from holdfast.flow.stack import owning
+from holdfast.flow.stack.leases import Leases
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock

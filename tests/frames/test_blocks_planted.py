@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import client_frame
+from holdfast.client import frame as client_frame
 from holdfast.core.decide import questions as rules
-from holdfast.flow import asking
+from holdfast.flow.stack import asking
 from tests.frames.test_block_questions import answer_twice
 from tests.frames.test_leaving import leave_root
 

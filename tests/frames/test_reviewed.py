@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import ActorBusy, InvalidValue, Limits, TokenBudget, Usage, Waiting
 from holdfast.connect import assemble
-from holdfast.flow import steps
+from holdfast.flow.stack import steps
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 
 ACTOR = "actor/main"
 Test = Callable[[AsyncHoldfast], Awaitable[None]]

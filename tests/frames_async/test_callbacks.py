@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import FrameSuspended, InvalidValue
 from holdfast.testing.clock import FrozenClock
 from tests.frames_async.conftest import Test, free

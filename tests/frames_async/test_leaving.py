@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_frame import AsyncFrame
+from holdfast.aio.frame import AsyncFrame
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Waiting
 from tests.frames_async.conftest import Test, free
 

@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_frame import AsyncFrame
-from holdfast.async_index import AsyncIndexView
-from holdfast.async_session import AsyncSession
-from holdfast.client_frame import Frame
-from holdfast.client_index import IndexView
-from holdfast.client_session import Session
+from holdfast.aio.frame import AsyncFrame
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.index import AsyncIndexView
+from holdfast.aio.session import AsyncSession
+from holdfast.client.frame import Frame
+from holdfast.client.index import IndexView
+from holdfast.client.session import Session
 from holdfast.errors import Refused
 from holdfast.records.resume import ActorResumeState, Asked, FrameInfo
 from holdfast.testing.clock import FrozenClock, SeededIds
@@ -175,7 +175,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
 
 
 def test_iterators_go_on_past_a_page(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.async_questions.PAGE", 2)
+    monkeypatch.setattr("holdfast.aio.questions.PAGE", 2)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(5):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_frame import AsyncFrame
+from holdfast.aio.frame import AsyncFrame
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import ActorBusy, InvalidValue, Waiting
 from tests.frames_async.conftest import ACTOR, Test, free
 from tests.frames_async.test_leaving import _again_and_again
@@ -120,7 +120,7 @@ def test_cancelled_before_it_was_called_a_step_is_not_asked_about(
     play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(hf: AsyncHoldfast) -> None:
-        from holdfast.flow import steps
+        from holdfast.flow.stack import steps
 
         reached, gate, loop, begin = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), steps.begin
         ran: list[int] = []

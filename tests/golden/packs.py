@@ -15,7 +15,8 @@ from typing import Any
 from holdfast import ContextPack, Holdfast, Session
 from holdfast.connect import Beside, assemble
 from holdfast.core.wire.reading import read
-from holdfast.flow import saying, transfer
+from holdfast.flow import transfer
+from holdfast.flow.stack import saying
 from holdfast.journal.memory import MemoryJournal
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits

@@ -15,7 +15,7 @@ import holdfast
 from holdfast import Corrupt, Holdfast
 from holdfast.core import fencing, shortening
 from holdfast.core.pack import items, parts
-from holdfast.flow import rebuilt
+from holdfast.flow.context import rebuilt
 from tests.golden.make import FOLDER
 from tests.golden.packs import requests
 

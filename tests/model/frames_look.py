@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.client import Holdfast
-from holdfast.client_index import IndexView
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.index import IndexView
 from holdfast.core.codec import decode_event
 from holdfast.core.fold import fold_all
 from holdfast.records.frames import Frame, StreamState

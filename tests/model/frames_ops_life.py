@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.client_index import IndexView
+from holdfast.client.index import IndexView
 from holdfast.errors import HoldfastError
 from holdfast.records.frames import Limits
 from holdfast.records.usage import Usage

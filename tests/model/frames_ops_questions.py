@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.client_index import IndexView
+from holdfast.client.index import IndexView
 from tests.model import frames_look as look
 from tests.model.frames_pick import scope_of, some_frame
 from tests.model.frames_questions_model import KINDS, NOTHING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.client_index import IndexView
+from holdfast.client.index import IndexView
 from tests.model.frames_model import SCORES, No
 from tests.model.frames_pick import HANDLES, equal, look_away, others, scope_of, some_frame
 from tests.model.frames_walk import Op, Walk

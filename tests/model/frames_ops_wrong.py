@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.client_index import IndexView
+from holdfast.client.index import IndexView
 from tests.model.frames_model import Plan
 from tests.model.frames_pick import scope_of, some_frame
 from tests.model.frames_walk import Op, Walk

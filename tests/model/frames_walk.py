@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Holdfast
-from holdfast.client_index import IndexView
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.index import IndexView
 from holdfast.connect import assemble
 from holdfast.errors import HoldfastError, OutcomeUnknown, StaleEpoch
 from holdfast.journal.memory import MemoryJournal

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from holdfast.client_pack import ContextPack
-from holdfast.client_session import Session
+from holdfast.client.pack import ContextPack
+from holdfast.client.session import Session
 from holdfast.core.counting import OTHER, message_tokens, system_tokens
-from holdfast.flow import lines
-from holdfast.flow.showing import current
+from holdfast.flow.conversation import lines
+from holdfast.flow.stack.showing import current
 from holdfast.records.messages import INTERRUPTED, Message
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model.sessions_life_model import Talk

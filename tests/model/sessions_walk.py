@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory import MemoryJournal

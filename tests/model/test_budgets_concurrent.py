@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.connect import assemble
 from holdfast.core.codec import decode_event
 from holdfast.core.fold import fold

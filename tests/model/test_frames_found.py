@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import (
     FrameSuspended,
     HasLiveChildren,

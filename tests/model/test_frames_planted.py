@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from holdfast.core import admit, fold, project, stack, states
 from holdfast.core.decide import budgets, calls, clocks, evidence, lifecycle, questions
-from holdfast.flow import asking
 from holdfast.flow import change as changing
-from holdfast.flow.leases import Leases
+from holdfast.flow.stack import asking
+from holdfast.flow.stack.leases import Leases
 from holdfast.journal import memory
 from holdfast.records.frames import Frame, Limits, StreamState
 from holdfast.records.usage import Usage

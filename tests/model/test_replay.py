@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.flow import erasing
 from holdfast.flow.change import Decided
 from holdfast.flow.verify import verify

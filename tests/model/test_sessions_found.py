@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import SessionClosed, ToolPairingError
 from holdfast.journal.memory import MemoryJournal

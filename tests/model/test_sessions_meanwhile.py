@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import HoldfastError, Refused
-from holdfast.flow import branching, lines
 from holdfast.flow.change import state_of
+from holdfast.flow.conversation import branching, lines
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock

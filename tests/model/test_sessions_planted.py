@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from holdfast.core import fold_lines, project_lines
 from holdfast.core.decide import lines as deciding
 from holdfast.errors import ToolPairingError
-from holdfast.flow import branching, conversing, handing, lines, packing, pinning, recent, sessions, summing
 from holdfast.flow.change import state_of
+from holdfast.flow.compaction import summing
+from holdfast.flow.context import packing, pinning, recent
+from holdfast.flow.conversation import branching, conversing, handing, lines, sessions
 from holdfast.records.events.conversations import Segment, Stretch
 from holdfast.records.messages import Message
 from holdfast.records.rows import Update

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.flow import resolving
 from holdfast.flow.artifacts import prepare
 from holdfast.flow.change import Decided, append
-from holdfast.flow.resolving import Resolved
+from holdfast.flow.context import resolving
+from holdfast.flow.context.resolving import Resolved
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import AppFacts, Draft, Facts
 from holdfast.records.packs import Origin

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Holdfast
+from holdfast.core.compaction.passages import PREFIX
 from holdfast.core.entries import Options
-from holdfast.core.passages import PREFIX
-from holdfast.flow import keeping
-from holdfast.flow.state import unreserved
+from holdfast.flow.state import keeping
+from holdfast.flow.state.journaled import unreserved
 
 
 def write(hf: Holdfast, scope: str, key: str, value: Any, **options: Any) -> int:

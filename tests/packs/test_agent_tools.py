@@ -12,12 +12,13 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Limits
-from holdfast.client_tools import FEWEST_TOKENS, HistoryTools
+from holdfast.client.tools import FEWEST_TOKENS, HistoryTools
 from holdfast.core.fencing import marks
 from holdfast.core.history_tools import HISTORY_TOOLS
 from holdfast.core.naming import handle_of
 from holdfast.core.wire import tools as wire
-from holdfast.flow import expanding, lines
+from holdfast.flow.context import expanding
+from holdfast.flow.conversation import lines
 from tests.packs.history_kit import ONWARDS, by_fours, name_of, texts, tools_of
 
 

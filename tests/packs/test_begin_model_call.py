@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import KeyReused
 from holdfast.core.pack.pieces import digest
-from holdfast.flow import packed
+from holdfast.flow.context import packed
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent
 

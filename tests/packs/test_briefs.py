@@ -16,8 +16,8 @@ from holdfast import Holdfast, InvalidValue, KeyReused, TooLarge, ToolDef
 from holdfast.core import briefing
 from holdfast.core.codec import encode
 from holdfast.core.fencing import BRIEF_LABEL, INPUTS_LABEL, escaped
-from holdfast.flow import briefs, seeing
-from holdfast.flow.briefs import Brief
+from holdfast.flow.context import briefs, seeing
+from holdfast.flow.context.briefs import Brief
 from holdfast.records.events.envelope import Trust
 from holdfast.records.packs import BriefContext, Origin
 from holdfast.testing.clock import FrozenClock

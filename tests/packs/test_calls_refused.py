@@ -19,8 +19,8 @@ from holdfast import (
     InvalidValue,
     VersionConflict,
 )
-from holdfast.flow import packed
 from holdfast.flow.change import Decided, append
+from holdfast.flow.context import packed
 from holdfast.records.events.conversations import MessageAppended, MessageContent
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import Limits

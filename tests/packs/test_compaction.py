@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session, StrategyFailed, SummaryFailed
 from holdfast.errors import BudgetTooSmall, FrameEnded, FrameNotFound, InvalidValue, KeyReused, Unsupported
-from holdfast.flow import recalling, summing
+from holdfast.flow.compaction import recalling, summing
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.records.compaction import STRATEGIES
 from holdfast.records.lines import Summary

@@ -22,8 +22,9 @@ from holdfast import (
     KeyReused,
     SessionNotFound,
 )
-from holdfast.flow import saying, seeing
-from holdfast.flow.preparing import Preparing
+from holdfast.flow.context import seeing
+from holdfast.flow.conversation.preparing import Preparing
+from holdfast.flow.stack import saying
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
 from tests.scale import seeded, volume

@@ -15,7 +15,7 @@ import holdfast
 from holdfast import ERASED, InvalidValue, Unavailable
 from holdfast.core.decide import evidence as rules
 from holdfast.errors import EvidenceFailed
-from holdfast.flow import resolving
+from holdfast.flow.context import resolving
 from holdfast.records.events.calls import CallContent, ToolReturned
 from tests.packs.evidence_kit import ACTOR, Evidence, handle_to
 from tests.scale import volume

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import ERASED, Holdfast, InvalidValue, KeyReused, NotFound
 from holdfast.core.decide import inheriting
-from holdfast.flow import resolving, seeing
+from holdfast.flow.context import resolving, seeing
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"

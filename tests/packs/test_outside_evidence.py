@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Unavailable
 from holdfast.documents import DocumentRoot
 from holdfast.errors import EvidenceFailed
-from holdfast.flow import resolving
+from holdfast.flow.context import resolving
 from tests.packs.evidence_kit import Evidence, handle_to
 
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from holdfast import ContextPack, Holdfast, ToolDef
-from holdfast.flow import packed
+from holdfast.flow.context import packed
 from holdfast.records.messages import Message
 from holdfast.testing.journal_contract import dump
 from tests.packs.journaled import opened, sent

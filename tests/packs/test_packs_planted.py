@@ -10,15 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Frame, Holdfast, client_context
+from holdfast import Frame, Holdfast
+from holdfast.client import context
 from holdfast.core import conversation, shortening
 from holdfast.core.pack import fitting, items, light, older, parts, rounds
 from holdfast.core.pack.fitting import _Attempt
 from holdfast.core.pack.items import in_order
 from holdfast.core.pairing import Repaired
-from holdfast.flow import evidence, packing, seeing
-from holdfast.flow.evidence import _Reading
-from holdfast.flow.showing import handle_info
+from holdfast.flow.context import evidence, packing, seeing
+from holdfast.flow.context.evidence import _Reading
+from holdfast.flow.stack.showing import handle_info
 from holdfast.records.packs import CompactionLevel
 from tests.packs import pack_trials, test_least_budgets, test_levels
 from tests.packs import test_evidence_choice as choice
@@ -69,8 +70,8 @@ def markers_of_messages_have_no_handle(patch: pytest.MonkeyPatch) -> None:
 
 
 def exclusion_of_critical_evidence_is_honoured(patch: pytest.MonkeyPatch) -> None:
-    asked = client_context.asked_for
-    patch.setattr(client_context, "asked_for", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
+    asked = context.asked_for
+    patch.setattr(context, "asked_for", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
 
 
 def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:

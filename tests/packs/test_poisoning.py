@@ -16,7 +16,7 @@ from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
 from holdfast.core import fencing, said
 from holdfast.core.fencing import TRUSTED
 from holdfast.core.pack import items
-from holdfast.flow import evidence, resolving
+from holdfast.flow.context import evidence, resolving
 from holdfast.ports import Acting
 from holdfast.records.events.envelope import TRUST_LEVELS
 from tests.packs.injected import TEXTS, injected

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InvalidValue
-from holdfast.client_tools import FEWEST_TOKENS
+from holdfast.client.tools import FEWEST_TOKENS
 from holdfast.core.fencing import marks
 from holdfast.core.naming import Name, parse_handle, stretch_handle
 from holdfast.core.paging import Page, Piece, page

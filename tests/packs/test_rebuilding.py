@@ -15,7 +15,7 @@ import holdfast
 from holdfast import CallNotFound, Corrupt, Holdfast
 from holdfast.core import fencing, shortening
 from holdfast.core.pack import items, parts
-from holdfast.flow import rebuilt, reloading
+from holdfast.flow.context import rebuilt, reloading
 from tests.packs.everything import EVERYTHING, Once
 from tests.packs.journaled import Shown, check, opened, sent
 from tests.packs.working_kit import AtWork

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import CompactionConfig, Holdfast, Session
 from holdfast.connect import Beside, assemble
-from holdfast.core.passages import PREFIX
+from holdfast.core.compaction.passages import PREFIX
 from holdfast.errors import InvalidValue
-from holdfast.flow import change, recalling, ruling, summing
+from holdfast.flow import change
+from holdfast.flow.compaction import recalling, ruling, summing
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.compaction import Recalled
 from holdfast.records.settings import Settings

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
-from holdfast.flow import recent
-from holdfast.flow.recent import Ending, RecentCache
+from holdfast.flow.context import recent
+from holdfast.flow.context.recent import Ending, RecentCache
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
 

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.connect import assemble
-from holdfast.core.searchable import TextSearch
+from holdfast.core.search.searchable import TextSearch
 from holdfast.fts import TextIndex
 from holdfast.journal import memory, texts
 from holdfast.journal.memory import MemoryJournal

@@ -24,8 +24,8 @@ from holdfast import (
     TooLarge,
 )
 from holdfast.core.shortening import marker
-from holdfast.flow import summing, weighing, wording
-from holdfast.flow.weighing import SMALL, within
+from holdfast.flow.compaction import summing, weighing, wording
+from holdfast.flow.compaction.weighing import SMALL, within
 from holdfast.testing.clock import FrozenClock
 from holdfast.windows import sliding
 from tests.conversations.generated import as_dicts, conversation

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast import ContextPack, Frame, Holdfast
 from holdfast.documents import DocumentRoot
-from holdfast.flow import copies
-from holdfast.flow.packed import journaled
+from holdfast.flow.context import copies
+from holdfast.flow.context.packed import journaled
 from holdfast.records.frames import Limits
 
 WIDE = Limits(context_tokens=50_000)

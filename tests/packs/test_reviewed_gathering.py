@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Frame, Holdfast
-from holdfast.flow import evidence, packing, seeing
+from holdfast.flow.context import evidence, packing, seeing
 from holdfast.records.frames import Limits
 from holdfast.testing.clock import FrozenClock
 from tests.packs.reserved import remember

@@ -21,7 +21,7 @@ from holdfast import (
     Rule,
     TelemetryRecorder,
 )
-from holdfast.flow import at_work, ruling
+from holdfast.flow.compaction import at_work, ruling
 from holdfast.testing.clock import FrozenClock
 
 

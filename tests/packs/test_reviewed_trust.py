@@ -22,7 +22,8 @@ from holdfast import (
 )
 from holdfast.core.decide import evidence as rules
 from holdfast.documents import DocumentRoot
-from holdfast.flow import evidence, keeping
+from holdfast.flow.context import evidence
+from holdfast.flow.state import keeping
 from holdfast.records.frames import Limits
 from tests.packs.reserved import write
 

@@ -14,7 +14,7 @@ from holdfast import CallNotFound, ContextPack, Frame, Holdfast, InvalidValue, S
 from holdfast.cli.main import main
 from holdfast.core.pack import retelling
 from holdfast.documents import DocumentRoot
-from holdfast.flow import expanding, rebuilt, reloading
+from holdfast.flow.context import expanding, rebuilt, reloading
 
 PROSE = "We talked about the usual things over lunch. "
 TOOL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -10,8 +10,8 @@ import pytest
 
 from bench.counting import Counts, counting
 from holdfast import CallNotFound, Holdfast, InvalidValue, NewerSchema, NotFound, Settings
-from holdfast.flow import packed
 from holdfast.flow.change import Decided, append
+from holdfast.flow.context import packed
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Draft
 from holdfast.records.ids import ulid_text

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import worded
-from holdfast.core.custom import chosen_by, segments_of
-from holdfast.core.passages import PASSAGE, of_messages, remembered
-from holdfast.core.state_extract import MOST, as_text, extracted
-from holdfast.core.strategies import Item, by_policy, by_priority, policy_of, priority_of, rounds_within
+from holdfast.core.compaction import worded
+from holdfast.core.compaction.custom import chosen_by, segments_of
+from holdfast.core.compaction.passages import PASSAGE, of_messages, remembered
+from holdfast.core.compaction.state_extract import MOST, as_text, extracted
+from holdfast.core.compaction.strategies import Item, by_policy, by_priority, policy_of, priority_of, rounds_within
 from holdfast.errors import InvalidValue, StrategyFailed
 from holdfast.records.compaction import POLICY_PRIORITY
 from holdfast.records.frames import PRIORITY_SCORE

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import Holdfast, InvalidValue, Session, Trace
 from holdfast.core.tracing import Fact, Look
-from holdfast.flow import foreseeing, glimpsing, sighting, tracing
-from holdfast.flow.glimpsing import Glimpses
+from holdfast.flow.context import foreseeing, glimpsing, sighting, tracing
+from holdfast.flow.context.glimpsing import Glimpses
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
 

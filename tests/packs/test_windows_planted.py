@@ -12,8 +12,8 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import Holdfast
 from holdfast.core.pack import pieces
-from holdfast.flow import packed, recent
-from holdfast.flow.recent import Ending
+from holdfast.flow.context import packed, recent
+from holdfast.flow.context.recent import Ending
 from tests.packs import test_cached_share as cached
 from tests.packs import test_remembered_windows as remembered
 from tests.packs.interleaved import interleaved

@@ -10,7 +10,7 @@ from typing import Any
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
 from holdfast.core.wire.reading import read
-from holdfast.flow import saying
+from holdfast.flow.stack import saying
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallResult

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.flow import likeness
-from holdfast.flow.likeness import Blocks, Likeness, grown, size_of
+from holdfast.flow.state import likeness
+from holdfast.flow.state.likeness import Blocks, Likeness, grown, size_of
 from holdfast.journal.sqlite import texts
 from holdfast.vectors import packed, similarities
 from tests.scale import seeded, volume

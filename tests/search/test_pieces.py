@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core.searchable import INDEXED_CHARS, MOST_PIECES, PIECE, pieces
-from holdfast.flow import likeness, meaning
+from holdfast.core.search.searchable import INDEXED_CHARS, MOST_PIECES, PIECE, pieces
+from holdfast.flow.state import likeness, meaning
 from tests.scale import seeded, volume
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import ranking
-from holdfast.core.ranking import Candidate, rank
+from holdfast.core.search import ranking
+from holdfast.core.search.ranking import Candidate, rank
 from tests.scale import volume
 
 SHORT, LONG = 100.0, 2_000.0

@@ -9,8 +9,8 @@ import pytest
 from bench import retrieval
 from bench.retrieval import Question, Said, located, shares
 from bench.session_texts import text
-from holdfast.core import words
-from holdfast.flow import searching
+from holdfast.core.search import words
+from holdfast.flow.state import searching
 
 People = dict[str, list[Said]]
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import fts
-from holdfast.core import words
-from holdfast.core.words import terms
+from holdfast.core.search import words
+from holdfast.core.search.words import terms
 from holdfast.fts import Passage, TextIndex
 from tests.scale import seeded, volume
 

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from bench.session_texts import text as of_1_kb
-from holdfast.core import words
+from holdfast.core.search import words
 from holdfast.fts import Passage, TextIndex
 from tests.scale import seeded, volume
 

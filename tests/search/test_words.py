@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import words
-from holdfast.core.words import context, indexed, named, snippet, spaced, terms, text_of
+from holdfast.core.search import words
+from holdfast.core.search.words import context, indexed, named, snippet, spaced, terms, text_of
 from tests.scale import volume
 
 ANYTHING = st.text(st.characters())

@@ -6,7 +6,7 @@ from typing import Any
 
 import holdfast
 from holdfast import AsyncStateStore, open_store_async
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 KINDS = ["memory:", "a.db", "memory: as a store", "sqlite:///store.db", "fs:///folder"]

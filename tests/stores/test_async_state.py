@@ -15,10 +15,10 @@ import pytest
 
 import holdfast
 from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_reading import AsyncReads, AsyncStateReader
-from holdfast.async_state import open_store_async
-from holdfast.client_state import open_store
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.reading import AsyncReads, AsyncStateReader
+from holdfast.aio.state import open_store_async
+from holdfast.client.state import open_store
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play
 from tests.stores.opened import KINDS, Opened
@@ -227,7 +227,7 @@ def test_a_store_whose_opening_was_cancelled_is_closed(monkeypatch: pytest.Monke
         go_on.wait(10)
         return Slow()
 
-    monkeypatch.setattr("holdfast.async_state.open_store", slow)
+    monkeypatch.setattr("holdfast.aio.state.open_store", slow)
 
     async def main() -> None:
         async def opening() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncState, Conflict, KeyReused
-from holdfast.async_client import AsyncHoldfast
-from holdfast.client_state import State
-from holdfast.flow import keeping
-from holdfast.flow.state import JournaledStore
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.client.state import State
+from holdfast.flow.state import keeping
+from holdfast.flow.state.journaled import JournaledStore
 from holdfast.testing.clock import FrozenClock
 from tests.conversations.looped import play
 from tests.scale import seeded, volume

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.core.words import terms
+from holdfast.core.search.words import terms
 from holdfast.records.entries import Match, Wanted
 from holdfast.store import cozo_search as backend
 from holdfast.store.cozo import CozoStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import open_store
+from holdfast.client.state import open_store
 from holdfast.errors import HoldfastError, InvalidValue, Unsupported
 from holdfast.records.settings import Settings
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client_state import State, StateReader, StateStore, open_store
+from holdfast.client.state import State, StateReader, StateStore, open_store
 from holdfast.errors import Corrupt, EntryNotFound, HoldfastError
-from holdfast.flow import looking
-from holdfast.flow.state import JournaledStore
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.flow.state import looking
+from holdfast.flow.state.journaled import JournaledStore
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import Stored
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract_kit import SCOPE
@@ -84,7 +84,7 @@ def test_nothing_that_a_reader_raises_or_calls_leads_to_a_writer(
         storages = [value for frame in frames for value in _everything_in(frame) if isinstance(value, Storage)]
         for name in ("put", "drop", "link", "unlink", "purge", "clear", "answered", "close", "datalog"):
             assert not any(hasattr(part, name) for one in storages for part in (one.store, one.transients))
-    monkeypatch.setattr("holdfast.client_state.read_only", lambda storage: storage)
+    monkeypatch.setattr("holdfast.client.state.read_only", lambda storage: storage)
     with open_store("memory:") as store:
         store(SCOPE).write("k", 1)
         assert any(_writers_in(frames) for frames in _asked(store.reader(SCOPE)))

@@ -8,10 +8,9 @@ from typing import Any, get_overloads, get_type_hints
 import pytest
 
 import holdfast
-from holdfast.client_state import open_store
+from holdfast.client.state import open_store
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, KeyReused, Unavailable
-from holdfast.flow import lifetimes
-from holdfast.flow import state as journaled
+from holdfast.flow.state import journaled, lifetimes
 from holdfast.records.entries import Direction, Lifetime, Reducer, Stored, Tier
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock

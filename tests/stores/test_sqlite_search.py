@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from holdfast import vectors
-from holdfast.core.words import terms
+from holdfast.core.search.words import terms
 from holdfast.records.entries import Match, Wanted
 from holdfast.store import sqlite as backend
 from holdfast.store import sqlite_vectors

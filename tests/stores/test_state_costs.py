@@ -12,11 +12,11 @@ from msgspec.structs import replace
 import holdfast
 from bench.counting import counting
 from bench.counts import difference
-from holdfast.client_state import State, open_store
+from holdfast.client.state import State, open_store
 from holdfast.errors import InvalidValue, Unsupported
 from holdfast.flow.change import Decided, append
-from holdfast.flow.entries import linked_draft, stored_entry, written_draft
-from holdfast.flow.state import JournaledStore
+from holdfast.flow.state.entries import linked_draft, stored_entry, written_draft
+from holdfast.flow.state.journaled import JournaledStore
 from holdfast.journal import state_in_memory
 from holdfast.journal.sqlite import state as in_sqlite
 from holdfast.records.entries import Edge, Stored

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client_state import Reads, State, StateReader, StateStore, open_store
-from holdfast.flow import finding, keeping, storing
-from holdfast.flow.state import JournaledStore
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.client.state import Reads, State, StateReader, StateStore, open_store
+from holdfast.flow.state import finding, keeping, storing
+from holdfast.flow.state.journaled import JournaledStore
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.ports import Store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store_contract_kit import port_of

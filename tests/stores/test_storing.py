@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import State, StateStore, open_store
+from holdfast.client.state import State, StateStore, open_store
 from holdfast.errors import Conflict, InvalidValue, TooLarge, Unavailable, VersionConflict
-from holdfast.flow.storing import Storage
-from holdfast.flow.transients import Transients
+from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore

@@ -13,7 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.client_state import State, open_store
+from holdfast.client.state import State, open_store
 from holdfast.core.value_types import as_type, register_type
 from holdfast.errors import InvalidValue, ValueMismatch
 

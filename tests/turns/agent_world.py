@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast import Holdfast, ModelReply, Usage
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted
 from holdfast.records.calling import Delta, ModelCall
 from holdfast.records.messages import Message

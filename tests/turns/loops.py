@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import CallModel, CallTool, Holdfast
-from holdfast.client_steps import Step
-from holdfast.client_turn import Turn
+from holdfast.client.steps import Step
+from holdfast.client.turn import Turn
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 SESSION = "s"

@@ -18,8 +18,8 @@ from typing import Any
 import holdfast
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import shutdown
-from holdfast.runtime.tool import tool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.tool import tool
 
 KINDS = ("quick", "model", "lookup", "quick", "pay", "model", "lookup", "ask", "quick", "lookup")
 KINDS = (*KINDS, *(kind if kind != "pay" else "lookup" for kind in KINDS))  # Each that pays takes a thread.

@@ -12,9 +12,9 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.client_turn import CORRECTIONS, Turn
+from holdfast.client.turn import CORRECTIONS, Turn
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tool import tool
+from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Counted
 from tests.turns.loops import spoken
 

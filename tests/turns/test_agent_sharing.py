@@ -15,7 +15,7 @@ from holdfast import ModelFailed
 from holdfast.errors import Closed, Draining, KeyReused, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import loop_thread, tailing
-from holdfast.runtime.tool import tool
+from holdfast.runtime.tools.tool import tool
 from tests.forked import in_child
 from tests.scale import volume
 from tests.turns.agent_world import SESSION, Counted, Gated, kinds, spoken_async, until

@@ -14,8 +14,8 @@ from holdfast.errors import ActorBusy, InvalidValue, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import tailing
 from holdfast.runtime.reply import AgentEvent
-from holdfast.runtime.tool import tool
-from holdfast.runtime.tool_call import ToolCall
+from holdfast.runtime.tools.call import ToolCall
+from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Gated, journaled, kinds, spoken_async
 from tests.turns.loops import spoken
 

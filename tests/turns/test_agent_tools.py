@@ -12,8 +12,8 @@ import holdfast
 from holdfast import Limits
 from holdfast.errors import ActorBusy, InsufficientTokens, Refused
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tool import tool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Counted, facts
 from tests.turns.loops import place, spoken
 

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import Limits, ModelFailed
 from holdfast.errors import InvalidValue, KeyReused, Refused
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tool import tool
+from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import SESSION, Counted, costing, facts
 from tests.turns.loops import spoken, types

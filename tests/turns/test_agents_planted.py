@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client_turn import Turn
+from holdfast.client.turn import Turn
 from holdfast.runtime.agent import AsyncAgent
 from holdfast.runtime.driving import Driver
 from holdfast.runtime.hub import Hub

@@ -12,11 +12,11 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool, Done
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_turn import AsyncCallModel, AsyncCallTool, AsyncTurn
-from holdfast.client_turn import Turn
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
+from holdfast.client.turn import Turn
 from holdfast.errors import ActorBusy, InvalidValue, ModelFailed, StepUnanswered
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from tests.model_events import chat_events
 from tests.model_replies import chat
 from tests.turns.agent_world import spoken_async
@@ -155,7 +155,7 @@ def test_a_stream_that_is_cut_is_no_reply() -> None:
 
 
 def test_a_stop_during_a_stream_keeps_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.async_turn.LOOK_EVERY", -1.0)
+    monkeypatch.setattr("holdfast.aio.turn.LOOK_EVERY", -1.0)
     whole = chat({"model": "m"}, "Here it is, word by word.", 1)
 
     async def work(hf: AsyncHoldfast) -> None:

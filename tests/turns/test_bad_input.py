@@ -15,8 +15,8 @@ from holdfast import Message, ModelFailed, ModelReply, Settings, Usage
 from holdfast.errors import FrameSuspended, InvalidTransition, Waiting
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import ToolCallRequest
-from holdfast.runtime.tool import Bytes, ToolFailed, tool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.tool import Bytes, ToolFailed, tool
 from tests.turns.agent_world import SESSION, Counted, facts
 from tests.turns.loops import check_whole, place, types
 
@@ -395,9 +395,9 @@ def test_a_swallowed_question_does_no_harm(hf: Holdfast, colour: str, how: str) 
 def test_a_planted_turn_that_takes_the_value_of_a_swallowed_question_is_caught(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.flow import turn_calls
+    from holdfast.flow.turn import calling
 
-    monkeypatch.setattr(turn_calls, "_check_answerable", lambda state, call: None)
+    monkeypatch.setattr(calling, "_check_answerable", lambda state, call: None)
 
     @tool
     def careless(call: ToolCall) -> str:

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 
 import holdfast
 from holdfast import ContextPack, Holdfast
-from holdfast.client_session import Session
-from holdfast.flow import packing
-from holdfast.flow.packed import journaled
+from holdfast.client.session import Session
+from holdfast.flow.context import packing
+from holdfast.flow.context.packed import journaled
 from holdfast.model import calibrating
 from holdfast.model.calibrating import CALLS, ENOUGH, MODELS, SMALL, Calibration
 from holdfast.model.models import KnownModels

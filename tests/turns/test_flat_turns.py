@@ -14,7 +14,7 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
-from holdfast.flow import turns
+from holdfast.flow.turn import turns
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 from holdfast.testing.clock import FrozenClock, SeededIds

@@ -17,9 +17,9 @@ import pytest
 
 import holdfast
 from holdfast import CallModel
-from holdfast.client_turn_model import UNSEEN
+from holdfast.client.turn_model import UNSEEN
 from holdfast.errors import ActorBusy
-from holdfast.flow.turn_queue import TurnQueue
+from holdfast.flow.turn.queueing import TurnQueue
 from tests.scale import volume
 from tests.turns.loops import SESSION, asks, check_whole, kinds, leave_at, loop, place, replies, spoken, take
 

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
-from holdfast.flow import owning
+from holdfast.flow.stack import owning
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tool import tool
-from holdfast.runtime.tool_call import AsyncToolCall
+from holdfast.runtime.tools.call import AsyncToolCall
+from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import Gated, until, until_async
 from tests.turns.loops import place
 

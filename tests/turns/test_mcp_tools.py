@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import EffectFailed, InvalidValue
-from holdfast.runtime import mcp_tools
-from holdfast.runtime.mcp_tools import McpServer
-from holdfast.runtime.tool import AnyTool, ArgumentsUnfit, ToolFailed, ToolTimedOut, failure_text, outcome_of
-from holdfast.runtime.tool_sources import tools_from
+from holdfast.runtime.tools import mcp as mcp_tools
+from holdfast.runtime.tools.mcp import McpServer
+from holdfast.runtime.tools.sources import tools_from
+from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, ToolFailed, ToolTimedOut, failure_text, outcome_of
 
 PROGRAM = str(Path(__file__).with_name("mcp_program.py"))
 COMMAND = [sys.executable, PROGRAM]
@@ -250,7 +250,7 @@ def test_a_server_that_is_neither_started_nor_reached_is_refused(given: dict[str
 def test_without_the_sdk_it_is_said_what_to_install() -> None:
     code = (
         "import sys; sys.modules['mcp_types'] = None\n"
-        "from holdfast.runtime.mcp_tools import McpServer\n"
+        "from holdfast.runtime.tools.mcp import McpServer\n"
         "try: McpServer(url='http://x')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

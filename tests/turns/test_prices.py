@@ -15,8 +15,8 @@ from hypothesis import strategies as some
 import holdfast
 from holdfast import Holdfast, InvalidValue, Message, Usage
 from holdfast.connect import prices_for
-from holdfast.flow import listing
-from holdfast.flow.pricing import priced
+from holdfast.flow.conversation import listing
+from holdfast.flow.stack.pricing import priced
 from holdfast.model import prices
 from holdfast.model.price_list import LONG, PRICES
 from holdfast.model.prices import cost_of, register_price

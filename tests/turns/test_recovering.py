@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import ModelFailed
 from holdfast.model.scripted import Scripted
 from holdfast.records.settings import Settings

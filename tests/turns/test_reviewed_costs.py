@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
-from holdfast import client_turn_model as model_turns
-from holdfast.client_turn_opening import Opening, Terms
-from holdfast.flow import turn_calls
+from holdfast.client import turn_model as model_turns
+from holdfast.client.turn_opening import Opening, Terms
+from holdfast.flow.turn import calling
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.calling import Delta, ModelCall
 from holdfast.runtime.spending import Spending
@@ -116,7 +116,7 @@ def test_a_budget_that_counts_unknown_costs_as_nothing_is_found_out(
 ) -> None:
     monkeypatch.setattr(Spending, "_unknown", lambda self: None)
     if planted == "no fallback":
-        monkeypatch.setattr(turn_calls, "_called", lambda *where: None)
+        monkeypatch.setattr(calling, "_called", lambda *where: None)
     _, asked = spend(hf, "gpt-5-mini" if planted == "no fallback" else "unheard-of", Usage(input=M))
     assert asked == 25
 

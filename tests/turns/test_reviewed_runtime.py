@@ -16,15 +16,16 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import ModelReply, Scripted, async_pool, tool
-from holdfast.async_pool import LeavablePool
-from holdfast.async_threads import THREADS
+from holdfast import ModelReply, Scripted, tool
+from holdfast.aio import pool as async_pool
+from holdfast.aio.pool import LeavablePool
+from holdfast.aio.threads import THREADS
 from holdfast.errors import Closed, InvalidValue, ModelFailed, ToolFailed
 from holdfast.records.calling import Delta, ModelCall
 from holdfast.runtime import crew, loop_thread
 from holdfast.runtime.driving import Driver
 from holdfast.runtime.recovering import Recovering
-from holdfast.runtime.tool_running import run_function
+from holdfast.runtime.tools.running import run_function
 from tests.turns.agent_world import Gated, until, until_async
 from tests.turns.test_recovering import two_clients
 

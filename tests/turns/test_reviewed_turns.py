@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, CallTool, Scripted, ToolCall, tool
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import ActorBusy, InvalidValue, KeyReused, Refused
 from holdfast.model.scripted import call
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
-from holdfast.async_pool import LeavablePool
-from holdfast.client_turn_opening import Opening
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.aio.pool import LeavablePool
+from holdfast.client.turn_opening import Opening
 from holdfast.errors import Closed, Draining, InvalidValue, Refused
-from holdfast.flow.turn_queue import TurnQueue
+from holdfast.flow.turn.queueing import TurnQueue
 from holdfast.model.scripted import Scripted
 from holdfast.runtime import crew as crews
 from holdfast.runtime.crew import Crew

@@ -13,11 +13,12 @@ import pytest
 
 import holdfast
 from holdfast.errors import EffectFailed, InvalidValue
-from holdfast.runtime import tool_approval, tool_running
-from holdfast.runtime.tool import AnyTool, ToolFailed, ToolTimedOut, failure_text, tool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
-from holdfast.runtime.tool_docs import described
-from holdfast.runtime.tool_sources import given_tools, tools_from
+from holdfast.runtime.tools import approval as tool_approval
+from holdfast.runtime.tools import running as tool_running
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.docs import described
+from holdfast.runtime.tools.sources import given_tools, tools_from
+from holdfast.runtime.tools.tool import AnyTool, ToolFailed, ToolTimedOut, failure_text, tool
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -274,7 +275,7 @@ def test_a_predicate_that_fails_open_is_noticed(monkeypatch: pytest.MonkeyPatch)
     def open_on_failure(needs: Any, args: Any) -> bool:
         return real(needs, args) if isinstance(needs, bool) else False
 
-    monkeypatch.setattr("holdfast.runtime.tool.is_needed", open_on_failure)
+    monkeypatch.setattr("holdfast.runtime.tools.tool.is_needed", open_on_failure)
     with pytest.raises(AssertionError):
         check_that_doubt_asks()
 
@@ -490,7 +491,7 @@ def test_what_can_be_known_without_asking_a_source_is_refused_at_once() -> None:
 
 def test_making_tools_imports_neither_pydantic_nor_mcp() -> None:
     code = (
-        "import sys; from holdfast.runtime.tool import tool\n"
+        "import sys; from holdfast.runtime.tools.tool import tool\n"
         "def f(x: int) -> int: 'F.'; return x\n"
         "tool(f).read('{\"x\": 1}'); print([m for m in ('pydantic', 'mcp') if m in sys.modules])"
     )

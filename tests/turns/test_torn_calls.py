@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client_turn_model import UNSEEN
+from holdfast.client.turn_model import UNSEEN
 from holdfast.records.usage import Usage
 from tests.turns.loops import (
     SESSION,
@@ -200,7 +200,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the journal before the pack is, and not in the pack: it must not count as seen."""
-    original = holdfast.client_turn.Turn.pack
+    original = holdfast.client.turn.Turn.pack
     said: list[str] = []
 
     def pack(self: Any, *args: Any, **how: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
             said.append(hf.session(SESSION).append("Wait, also this.").text)
         return made
 
-    monkeypatch.setattr(holdfast.client_turn.Turn, "pack", pack)
+    monkeypatch.setattr(holdfast.client.turn.Turn, "pack", pack)
     seen: list[str] = []
 
     def model(step: CallModel) -> None:
@@ -222,7 +222,7 @@ def test_a_message_that_came_while_the_pack_was_made_is_shown_or_answered(
 
 def test_a_message_that_came_at_the_very_end_is_answered(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply is written and the turn is about to end: whoever spoke just then is not left without an answer."""
-    calls = holdfast.flow.turn_calls
+    calls = holdfast.flow.turn.calling
     original, said = calls.finish, []
 
     def finish(*args: Any, **how: Any) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.async_client import AsyncHoldfast
-from holdfast.client_turn_tools import Settling
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.client.turn_tools import Settling
 from holdfast.core import step as steps
 from holdfast.errors import HoldfastError
-from holdfast.flow import sweeping
+from holdfast.flow.stack import sweeping
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.tool import tool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
 from tests.scale import seeded, volume
 from tests.turns.loops import place

@@ -19,7 +19,7 @@ from holdfast.cli.main import OK
 from holdfast.cli.opening import VARIABLE, Json, Tenant, existing_path, journal_and, named, open_existing, switch
 from holdfast.cli.output import emit, say
 from holdfast.cli.questions import goal_of
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import InvalidValue, QuestionNotFound, Refused
 from holdfast.records.events.envelope import Erased
 from holdfast.records.ids import ULID_CHARS

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast.async_threads import STEPS
+from holdfast.aio.threads import STEPS
 from holdfast.cli.chat_commands import Left, run_command
 from holdfast.cli.chat_practice import NO_KEY, TRY, practice_model, practice_tools
 from holdfast.cli.chat_tools import tools_named
@@ -27,8 +27,8 @@ from holdfast.cli.main import INTERRUPTED, OK, exit_code
 from holdfast.cli.opening import VARIABLE, Tenant
 from holdfast.cli.output import note
 from holdfast.cli.sessions import Thread
-from holdfast.client import Holdfast
-from holdfast.client import open as open_journal
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_journal
 from holdfast.connect import model_for
 from holdfast.errors import HoldfastError
 from holdfast.records.scope import MAIN_THREAD

@@ -10,7 +10,7 @@ from holdfast.cli.output import console, facts_table, note, say
 from holdfast.cli.pack_text import show_decisions, show_pack
 from holdfast.cli.stack import forest_of
 from holdfast.cli.why import show_trace
-from holdfast.client_session import Session
+from holdfast.client.session import Session
 from holdfast.errors import InvalidValue
 
 

@@ -6,11 +6,11 @@ import re
 import time
 from typing import Any
 
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.model.scripted import Scripted, call, echo, look
 from holdfast.records.calling import Shown
-from holdfast.runtime.tool import AnyTool, tool
-from holdfast.runtime.tool_call import ToolCall
+from holdfast.runtime.tools.call import ToolCall
+from holdfast.runtime.tools.tool import AnyTool, tool
 
 NO_KEY = "A scripted model answers. It needs no key and knows two things: "
 TRY = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'

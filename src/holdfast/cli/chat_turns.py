@@ -16,12 +16,11 @@ import msgspec
 
 from holdfast.cli.chat_words import Hearing, how_to_answer, is_verdict, show_question
 from holdfast.cli.output import note
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
-from holdfast.client_turn_tools import DO_NOT, RUN_AGAIN
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.errors import HoldfastError, InvalidValue, QuestionNotFound, Refused, SessionNotFound
-from holdfast.flow.turns import ACTOR
-from holdfast.records.resume import FrameInfo, QuestionInfo
+from holdfast.flow.turn.turns import ACTOR
+from holdfast.records.resume import DO_NOT, RUN_AGAIN, FrameInfo, QuestionInfo
 from holdfast.records.scope import Address, Scope
 from holdfast.runtime.sync_agent import Agent
 

@@ -16,11 +16,10 @@ from holdfast.ambient import SystemClock
 from holdfast.cli.message_text import content_text, result_text
 from holdfast.cli.output import brief, console, note, printable, whole
 from holdfast.cli.tree import state_of, words
-from holdfast.client_turn_tools import DO_NOT, RUN_AGAIN
-from holdfast.flow.turn_calls import call_words
-from holdfast.flow.turns import STOPPED
+from holdfast.core.call_words import call_words
+from holdfast.flow.turn.turns import STOPPED
 from holdfast.records.messages import Message, ToolCallRequest
-from holdfast.records.resume import QuestionInfo
+from holdfast.records.resume import DO_NOT, RUN_AGAIN, QuestionInfo
 from holdfast.runtime.reply import AgentEvent
 
 SHORT = 200

@@ -21,11 +21,11 @@ from holdfast.cli.main import OK
 from holdfast.cli.opening import existing_path, filling, open_existing, spelled, stored_path
 from holdfast.cli.output import Waiting, aligned, console, emit, harmless, note, printable, say, size, tell, widest
 from holdfast.cli.sessions import find_session, threads_of
-from holdfast.client import Holdfast
-from holdfast.client import open as open_journal
-from holdfast.client_journal import FULL
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_journal
+from holdfast.client.journal import FULL
 from holdfast.errors import InvalidMessage, ReadOnly, Refused, StorageFull
-from holdfast.flow import porting
+from holdfast.flow.conversation import porting
 from holdfast.records.messages import Repair
 from holdfast.records.scope import MAIN_THREAD, Scope
 

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.cli.opening import stored_path
 from holdfast.errors import InvalidMessage, InvalidValue, NotFound, Unavailable
-from holdfast.flow.porting import ALL_FORMATS
+from holdfast.flow.conversation.porting import ALL_FORMATS
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"

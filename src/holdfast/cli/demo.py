@@ -26,8 +26,8 @@ from holdfast.cli.output import emit, say
 from holdfast.cli.pack import call_id
 from holdfast.cli.pack_text import first_words
 from holdfast.cli.stack import stack as show_stack
-from holdfast.client import Holdfast
-from holdfast.client import open as open_journal
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_journal
 from holdfast.core.pack.reasons import sentence
 from holdfast.errors import Unavailable
 

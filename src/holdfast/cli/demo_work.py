@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.output import compact
-from holdfast.client import open as open_journal
+from holdfast.client.holdfast import open as open_journal
 from holdfast.errors import HoldfastError
 from holdfast.model.scripted import Say, Scripted, call
 from holdfast.records.calling import ModelCall, ModelReply
 from holdfast.records.settings import Settings
 from holdfast.runtime.reply import Reply
-from holdfast.runtime.tool import AnyTool, tool
+from holdfast.runtime.tools.tool import AnyTool, tool
 
 SESSION = "demo"
 JOURNAL = "agent.db"

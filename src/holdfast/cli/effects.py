@@ -34,7 +34,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.show import when
 from holdfast.cli.tree import words
-from holdfast.client_effects import Effects
+from holdfast.client.effects import Effects
 from holdfast.records.effects import FINAL, EffectInfo
 from holdfast.records.events.envelope import Erased
 

@@ -17,7 +17,7 @@ from holdfast.cli.effects import SinkName, waiting
 from holdfast.cli.main import OK
 from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, switch
 from holdfast.cli.output import Waiting, emit, note, say
-from holdfast.client_effects import Effects
+from holdfast.client.effects import Effects
 from holdfast.errors import InvalidValue
 from holdfast.records.effects import BUILT_IN, Dispatched
 from holdfast.webhook import WebhookSink

@@ -16,7 +16,7 @@ from holdfast.cli.opening import JournalPathFirst, Json, Tenant, journal_and, op
 from holdfast.cli.output import aligned, console, emit, fields, note, say, widest
 from holdfast.cli.sessions import Thread, check_limit, find_session
 from holdfast.cli.show import when
-from holdfast.client_session import Session
+from holdfast.client.session import Session
 from holdfast.records.messages import Message
 from holdfast.records.scope import MAIN_THREAD
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.client import Holdfast
-from holdfast.client import open as open_journal
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_journal
 from holdfast.connect import file_path
 from holdfast.errors import InvalidValue, NotAJournal, NotFound
 

@@ -15,9 +15,9 @@ from holdfast.cli.output import Waiting, emit, fields, plain, say
 from holdfast.cli.pack_text import show_decisions, show_difference, show_pack
 from holdfast.cli.sessions import Thread, find_session
 from holdfast.cli.show import when
-from holdfast.client import Holdfast
-from holdfast.client_pack import ContextPack
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.pack import ContextPack
+from holdfast.client.session import Session
 from holdfast.errors import CallNotFound, InvalidValue
 from holdfast.records.events.envelope import Event
 from holdfast.records.packs import PackDiff, Segment

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from holdfast.cli.message_text import Page
 from holdfast.cli.output import aligned, brief, console, printable, say, widest
-from holdfast.client_pack import ContextPack
+from holdfast.client.pack import ContextPack
 from holdfast.core.pack.picture import FREE, shares
 from holdfast.core.pack.reasons import sentence
 from holdfast.records.packs import Decision, PackDiff, Segment

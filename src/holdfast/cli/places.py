@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from cyclopts import Parameter
 
 from holdfast.cli.opening import VARIABLE, open_existing, spelled
-from holdfast.client_state import StateStore, open_store
+from holdfast.client.state import StateStore, open_store
 from holdfast.errors import InvalidValue, NotFound
 
 LOCAL = ("fs", "sqlite", "cozo")

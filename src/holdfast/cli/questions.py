@@ -15,7 +15,7 @@ from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spell
 from holdfast.cli.output import aligned, compact, console, emit, fields, note, printable, span, widest
 from holdfast.cli.show import when
 from holdfast.cli.tree import state_of, words
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.records.events.envelope import Erased
 from holdfast.records.resume import QuestionInfo
 

@@ -20,8 +20,8 @@ from holdfast.cli.places import Place, ScopeText, StoreUrl, opened, placed
 from holdfast.cli.sessions import Thread, check_limit, find_session
 from holdfast.cli.show import when
 from holdfast.cli.state import JournalPath
-from holdfast.client import Holdfast
-from holdfast.core.words import terms
+from holdfast.client.holdfast import Holdfast
+from holdfast.core.search.words import terms
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import SearchResult
 from holdfast.records.messages import Message

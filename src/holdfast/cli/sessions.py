@@ -16,10 +16,10 @@ from holdfast.cli.main import OK
 from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spelled
 from holdfast.cli.output import aligned, brief, console, emit, fields, note, plain, printable, span, widest
 from holdfast.cli.tree import words
-from holdfast.client import Holdfast
-from holdfast.client_session import Session
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.session import Session
 from holdfast.errors import InvalidValue, SessionNotFound
-from holdfast.flow.listing import ORDERS, STATUSES
+from holdfast.flow.conversation.listing import ORDERS, STATUSES
 from holdfast.records.events.envelope import ERASED, Erased
 from holdfast.records.lines import SessionInfo
 from holdfast.records.scope import MAIN_THREAD, Scope

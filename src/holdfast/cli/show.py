@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, switch
 from holdfast.cli.output import compact, console, emit, note, plain, printable
-from holdfast.client_journal import JournalView
+from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
 

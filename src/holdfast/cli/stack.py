@@ -14,7 +14,7 @@ from holdfast.cli.main import OK
 from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, switch
 from holdfast.cli.output import emit, fields, note
 from holdfast.cli.tree import Forest
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import QuestionNotFound
 from holdfast.records.events.envelope import Erased
 from holdfast.records.resume import FrameInfo, PendingWork, QuestionInfo

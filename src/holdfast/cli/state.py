@@ -19,7 +19,7 @@ from holdfast.cli.opening import Json, Tenant, switch
 from holdfast.cli.output import compact, console, emit, fields, harmless, note, span, tell, whole
 from holdfast.cli.places import EntryKey, ExpectedVersion, Once, Place, ScopeText, StoreUrl, is_new, opened, placed
 from holdfast.cli.show import when
-from holdfast.client_state import open_store
+from holdfast.client.state import open_store
 from holdfast.core.entries import Options, shown
 from holdfast.errors import EntryNotFound, InvalidValue
 from holdfast.records.entries import CONTENT_KINDS, LIFETIMES, REDUCERS, TIERS, Entry

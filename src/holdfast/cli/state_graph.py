@@ -17,7 +17,7 @@ from holdfast.cli.places import EntryKey, ScopeText, StoreUrl, opened, placed
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.state import SCOPE_AND_KEY, JournalPath
 from holdfast.core.entries import MAX_DEPTH
-from holdfast.flow.finding import MOST_REACHED
+from holdfast.flow.state.finding import MOST_REACHED
 from holdfast.records.entries import DIRECTIONS, Direction, Edge, Reached
 from holdfast.records.events.envelope import Erased
 

@@ -20,7 +20,7 @@ from holdfast.cli.places import EntryKey, Place, ScopeText, StoreUrl, is_there, 
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.show import when
 from holdfast.cli.state import SCOPE_AND_KEY, JournalPath, as_text, kept
-from holdfast.client_state import State
+from holdfast.client.state import State
 from holdfast.core.entries import MAX_PAGE
 from holdfast.errors import EntryNotFound, NotFound
 from holdfast.records.entries import Entry, Revision

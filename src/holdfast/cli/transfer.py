@@ -14,7 +14,7 @@ from holdfast.cli.opening import VARIABLE, Json, filling, journal_and, named, op
 from holdfast.cli.output import Waiting, size, tell
 from holdfast.cli.sessions import Thread
 from holdfast.errors import InvalidValue, NotFound
-from holdfast.flow.porting import ALL_FORMATS
+from holdfast.flow.conversation.porting import ALL_FORMATS
 
 JournalPath = Annotated[
     str | None,

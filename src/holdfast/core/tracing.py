@@ -8,8 +8,8 @@ from typing import Final, Literal, Self
 
 import msgspec
 
+from holdfast.core.search.words import folded
 from holdfast.core.telling import message_text, value_text
-from holdfast.core.words import folded
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import Appearance

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import decode_facts
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
-from holdfast.flow.leases import Leases
-from holdfast.flow.meaning import VectorCache
+from holdfast.flow.effect.sinks import Sinks
 from holdfast.flow.observers import Observers
 from holdfast.flow.reading import beyond
-from holdfast.flow.sinks import Sinks
+from holdfast.flow.stack.leases import Leases
+from holdfast.flow.state.meaning import VectorCache
+from holdfast.flow.state.transients import Transients
 from holdfast.flow.states import StateCache
-from holdfast.flow.transients import Transients
 from holdfast.journal_port import Journal
 from holdfast.ports import Acting, Clock, Ports
 from holdfast.records.batches import Artifact

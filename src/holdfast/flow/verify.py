@@ -19,8 +19,8 @@ from holdfast.core.shadow import ShadowRows
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import HoldfastError
 from holdfast.flow.artifacts import artifact_name
+from holdfast.flow.context.rebuilt import rebuilt
 from holdfast.flow.reading import beyond
-from holdfast.flow.rebuilt import rebuilt
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Head
 from holdfast.records.events.envelope import Event, StoredEvent

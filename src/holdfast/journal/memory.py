@@ -18,7 +18,7 @@ from holdfast.core.chain import content_mac
 from holdfast.core.codec import decode_facts
 from holdfast.core.place import new_head, place
 from holdfast.core.project import project
-from holdfast.core.searchable import SAID
+from holdfast.core.search.searchable import SAID
 from holdfast.errors import NotFound, Unsupported
 from holdfast.journal.memory_undoing import Before, MemoryUndoing
 from holdfast.journal.rows_in_memory import MemoryTables

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.core.codec import decode_facts
-from holdfast.core.searchable import KEPT, SAID, Hit, TextSearch
+from holdfast.core.search.searchable import KEPT, SAID, Hit, TextSearch
 from holdfast.journal import state_in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts

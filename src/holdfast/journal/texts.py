@@ -13,8 +13,8 @@ import apsw
 import msgspec
 
 from holdfast.core.codec import decode_facts
-from holdfast.core.searchable import FORGOTTEN, KEPT, SAID, Hit, TextSearch, admits, searchable
-from holdfast.core.words import OWN_CONTEXT, context
+from holdfast.core.search.searchable import FORGOTTEN, KEPT, SAID, Hit, TextSearch, admits, searchable
+from holdfast.core.search.words import OWN_CONTEXT, context
 from holdfast.fts import Passage, TextIndex
 from holdfast.records.events.envelope import StoredEvent
 

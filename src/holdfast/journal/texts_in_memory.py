@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from holdfast.core.codec import decode
-from holdfast.core.searchable import Hit, TextSearch, said
+from holdfast.core.search.searchable import Hit, TextSearch, said
 from holdfast.fts import TextIndex
 from holdfast.journal import texts
 from holdfast.journal.texts import Around, Placed

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.ambient import renew_in_child
+from holdfast.core.search.words import terms
 from holdfast.core.values import words
-from holdfast.core.words import terms
 from holdfast.errors import Unavailable
 from holdfast.model.calling import stray
 from holdfast.model.embedding import CheckedEmbedder

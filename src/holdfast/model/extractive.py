@@ -15,10 +15,10 @@ from heapq import nlargest
 
 import msgspec
 
-from holdfast.core.extract import Lexicon, clean, fit, names, sentences, signal, terms, words, worth
-from holdfast.core.textrank import Candidate, choose, unit
-from holdfast.core.tool_notes import Note, notes
-from holdfast.core.transcript import speaker, spoken
+from holdfast.core.compaction.extract import Lexicon, clean, fit, names, sentences, signal, terms, words, worth
+from holdfast.core.compaction.textrank import Candidate, choose, unit
+from holdfast.core.compaction.tool_notes import Note, notes
+from holdfast.core.compaction.transcript import speaker, spoken
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 

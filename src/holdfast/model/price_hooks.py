@@ -2,7 +2,7 @@
 
 A mapping goes from beginnings of models' names to prices in US dollars for a million tokens; a model that is not in it
 has its list price. A function of (model, usage) gives the cost of one call in dollars, and None if it does not know:
-then nobody does. What it raises, and what is no amount, is for `flow/pricing.py`, where it costs a warning.
+then nobody does. What it raises, and what is no amount, is for `flow/stack/pricing.py`, where it costs a warning.
 """
 
 from __future__ import annotations

@@ -117,6 +117,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The frame has gone on: there is an answer, or its timer rang."""
 
 
+RUN_AGAIN, DO_NOT = "run again", "do not"
+"""The answers to whether something that may have run is to run again."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody answered. `arguments` are set if they were edited on approval."""
 

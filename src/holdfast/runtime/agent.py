@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.async_turn import AsyncTurn
-from holdfast.client_session import Session, spoken
-from holdfast.client_steps import Ask, Done
-from holdfast.client_turn import Turn
-from holdfast.client_turn_opening import Terms
+from holdfast.aio.turn import AsyncTurn
+from holdfast.client.session import Session, spoken
+from holdfast.client.steps import Ask, Done
+from holdfast.client.turn import Turn
+from holdfast.client.turn_opening import Terms
 from holdfast.errors import FrameEnded, StaleEpoch
-from holdfast.flow import lines, turns
-from holdfast.flow.showing import current
+from holdfast.flow.conversation import lines
+from holdfast.flow.stack.showing import current
+from holdfast.flow.turn import turns
 from holdfast.ports import Model
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, check_key
@@ -33,12 +34,12 @@ from holdfast.runtime.makeup import Makeup
 from holdfast.runtime.recovering import Recovering
 from holdfast.runtime.reply import AgentEvent, Reply, reply_of
 from holdfast.runtime.tailing import Tail, following
-from holdfast.runtime.tool import AnyTool
-from holdfast.runtime.tool_sources import tools_from
+from holdfast.runtime.tools.sources import tools_from
+from holdfast.runtime.tools.tool import AnyTool
 from holdfast.runtime.within import check_outside, working_for
 
 if TYPE_CHECKING:
-    from holdfast.async_client import AsyncHoldfast
+    from holdfast.aio.holdfast import AsyncHoldfast
 
 T = TypeVar("T")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.client_turn_tools import ToolRules
+from holdfast.client.turn_tools import ToolRules
+from holdfast.core.call_words import call_words
 from holdfast.errors import ArgumentsUnfit
-from holdfast.flow.turn_calls import call_words
 from holdfast.records.messages import ToolCallRequest
-from holdfast.runtime.tool import AnyTool
+from holdfast.runtime.tools.tool import AnyTool
 
 
 class AgentRules(ToolRules):

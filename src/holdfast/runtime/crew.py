@@ -21,7 +21,7 @@ from holdfast.runtime.driving import Driver
 from holdfast.runtime.hub import Hub
 
 if TYPE_CHECKING:
-    from holdfast.async_client import AsyncHoldfast
+    from holdfast.aio.holdfast import AsyncHoldfast
 
 T = TypeVar("T")
 LOOK = 0.5

@@ -12,22 +12,22 @@ from typing import Any
 
 import msgspec
 
-from holdfast.async_threads import STEPS, Threads
-from holdfast.async_turn import AsyncCallModel, AsyncCallTool, AsyncTurn
-from holdfast.client_steps import Ask, Done
-from holdfast.client_turn import Turn
-from holdfast.client_turn_model import used
+from holdfast.aio.threads import STEPS, Threads
+from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
+from holdfast.client.steps import Ask, Done
+from holdfast.client.turn import Turn
+from holdfast.client.turn_model import used
 from holdfast.errors import ArgumentsUnfit, FrameSuspended, InvalidValue, ModelFailed, TooLarge, ToolPairingError
-from holdfast.flow import turns
-from holdfast.flow.showing import current
+from holdfast.flow.stack.showing import current
+from holdfast.flow.turn import turns
 from holdfast.ports import Model
 from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime.spending import Spending
-from holdfast.runtime.tool import AnyTool
-from holdfast.runtime.tool_call import AsyncToolCall, ToolCall
-from holdfast.runtime.tool_failures import failure_text
-from holdfast.runtime.tool_outcome import outcome_of
+from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
+from holdfast.runtime.tools.failures import failure_text
+from holdfast.runtime.tools.outcome import outcome_of
+from holdfast.runtime.tools.tool import AnyTool
 from holdfast.runtime.within import depth
 
 Tell = Callable[[str, dict[str, Any]], None]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client_tools import HistoryTools
+from holdfast.client.tools import HistoryTools
 from holdfast.core.history_tools import HISTORY_TOOLS, as_meant
-from holdfast.flow.seeing import line_of_frame
+from holdfast.flow.context.seeing import line_of_frame
 from holdfast.records.messages import ToolDef
-from holdfast.runtime.tool import AnyTool, Tool
-from holdfast.runtime.tool_call import ToolCall
-from holdfast.runtime.tool_running import InThread
+from holdfast.runtime.tools.call import ToolCall
+from holdfast.runtime.tools.running import InThread
+from holdfast.runtime.tools.tool import AnyTool, Tool
 
 
 class HistoryTool(Tool[..., str]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.flow.turn_writing import Place
+from holdfast.flow.turn.writing import Place
 from holdfast.runtime.reply import AgentEvent
 
 Heard = AgentEvent | tuple[int, int] | None

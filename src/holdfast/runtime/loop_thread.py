@@ -15,12 +15,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.async_threads import Threads
+from holdfast.aio.threads import Threads
 from holdfast.errors import Closed, Refused
 from holdfast.runtime.crew import LEFT, PATIENCE
 
 if TYPE_CHECKING:
-    from holdfast.client import Holdfast
+    from holdfast.client.holdfast import Holdfast
 
 R = TypeVar("R")
 GRACE = 1.0

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client_turn import LOOPS
+from holdfast.client.turn import LOOPS
 from holdfast.connect import model_for
 from holdfast.core.decide.amounts import check_limits
 from holdfast.errors import InvalidValue
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
 from holdfast.runtime.output import Output
-from holdfast.runtime.tool import AnyTool
-from holdfast.runtime.tool_sources import ToolLike, ToolSource, given_tools
+from holdfast.runtime.tools.sources import ToolLike, ToolSource, given_tools
+from holdfast.runtime.tools.tool import AnyTool
 
 
 class Makeup(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import Message
-from holdfast.runtime.tool_arguments import read_arguments
-from holdfast.runtime.tool_schema import object_of, schema_of
+from holdfast.runtime.tools.arguments import read_arguments
+from holdfast.runtime.tools.schema import object_of, schema_of
 
 _VALUE: Final = "value"
 

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue
-from holdfast.flow import stirring
-from holdfast.flow.stirring import Stirring
+from holdfast.flow.turn import stirring
+from holdfast.flow.turn.stirring import Stirring
 from holdfast.runtime.crew import crew_of
 
 if TYPE_CHECKING:
-    from holdfast.async_client import AsyncHoldfast
+    from holdfast.aio.holdfast import AsyncHoldfast
 
 LONGEST_PAUSE = 300.0
 

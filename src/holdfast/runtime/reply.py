@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from holdfast.client_steps import Ask, Done
+from holdfast.client.steps import Ask, Done
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.resume import QuestionInfo
 from holdfast.records.usage import Usage

@@ -25,7 +25,7 @@ from holdfast.errors import Draining, InvalidValue, Refused
 from holdfast.runtime.crew import crew_of
 
 if TYPE_CHECKING:
-    from holdfast.async_client import AsyncHoldfast
+    from holdfast.aio.holdfast import AsyncHoldfast
 
 LOOK, MOMENT = 0.02, 0.2
 LEAVING_SHARE, LONGEST_LEAVING = 0.2, 2.0

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.client_turn import Turn
+from holdfast.client.turn import Turn
 from holdfast.core.codec import decode_event
-from holdfast.flow.pricing import is_reported
-from holdfast.flow.showing import current
+from holdfast.flow.stack.pricing import is_reported
+from holdfast.flow.stack.showing import current
 from holdfast.records.reports import Query
 from holdfast.records.usage import Usage
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.async_client import AsyncHoldfast
-from holdfast.client_session import Session
+from holdfast.aio.holdfast import AsyncHoldfast
+from holdfast.client.session import Session
 from holdfast.errors import Closed
-from holdfast.flow import turns
+from holdfast.flow.turn import turns
 from holdfast.records.ids import check_id
 from holdfast.runtime.agent import AsyncAgent
 from holdfast.runtime.loop_thread import LoopThread, loop_of
@@ -22,7 +22,7 @@ from holdfast.runtime.recovering import Recovering
 from holdfast.runtime.reply import AgentEvent, Reply
 
 if TYPE_CHECKING:
-    from holdfast.client import Holdfast
+    from holdfast.client.holdfast import Holdfast
 
 T = TypeVar("T")
 

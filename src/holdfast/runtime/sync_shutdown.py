@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.async_client import AsyncHoldfast
+from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Draining
 from holdfast.runtime.loop_thread import loop_of
 from holdfast.runtime.shutdown import Signals, WindingDown
 
 if TYPE_CHECKING:
-    from holdfast.client import Holdfast
+    from holdfast.client.holdfast import Holdfast
 
 
 class GraceOver(BaseException):

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
-from holdfast.async_threads import Threads
+from holdfast.aio.threads import Threads
 from holdfast.core.codec import decode_event
 from holdfast.errors import InvalidValue
-from holdfast.flow import lines, turns
-from holdfast.flow.showing import current, field
-from holdfast.flow.turn_writing import Place
+from holdfast.flow.conversation import lines
+from holdfast.flow.stack.showing import current, field
+from holdfast.flow.turn import turns
+from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Event
 from holdfast.records.ids import ulid_bytes

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from holdfast.core.words import indexed
+from holdfast.core.search.words import indexed
 from holdfast.records.entries import Match, Stored, Wanted
 from holdfast.store.cozo_engine import CozoEngine, Rows
 from holdfast.store.cozo_shape import VECTORS, about, names

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, NoReturn
 from msgspec.structs import replace
 
 from holdfast.ambient import SystemClock
-from holdfast.core.words import indexed, spaced
+from holdfast.core.search.words import indexed, spaced
 from holdfast.errors import Corrupt, InvalidValue, OutcomeUnknown, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
 from holdfast.records.scope import KINDS

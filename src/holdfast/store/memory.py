@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from holdfast.ambient import renew_in_child
-from holdfast.core.words import indexed, spaced
+from holdfast.core.search.words import indexed, spaced
 from holdfast.errors import Closed
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
 

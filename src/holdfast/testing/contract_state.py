@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.codec import decode, decode_event
-from holdfast.core.searchable import TextSearch
-from holdfast.core.words import terms
+from holdfast.core.search.searchable import TextSearch
+from holdfast.core.search.words import terms
 from holdfast.flow import erasing
 from holdfast.journal_port import Journal
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.flow import lines, summing
+from holdfast.flow.compaction import summing
+from holdfast.flow.conversation import lines
 from holdfast.ports import Acting, Ports
 from holdfast.records.lines import Line
 from holdfast.records.rows import Span

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from holdfast.ambient import ProcessName
-from holdfast.client import Holdfast
+from holdfast.client.holdfast import Holdfast
 from holdfast.errors import InvalidValue
-from holdfast.flow.leases import Leases
+from holdfast.flow.stack.leases import Leases
 from holdfast.ports import Model
 from holdfast.records.batches import Batch
 from holdfast.records.calling import Delta, ModelCall, ModelReply

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.errors import InvalidValue, TooLarge, Unsupported
 from holdfast.records.entries import DIRECTIONS, Edge, EdgeQuery
 from holdfast.records.settings import Settings

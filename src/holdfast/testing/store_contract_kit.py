@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.core.codec import encode
 from holdfast.ports import Store
 from holdfast.records.entries import Entry

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import EntryPage
 from holdfast.records.scope import Scope

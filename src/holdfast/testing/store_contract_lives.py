@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.core.value_types import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, VersionConflict
 from holdfast.records.entries import Reducer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.errors import Closed, InvalidValue, KeyReused, Unsupported
 from holdfast.records.entries import CAPABILITIES, Reducer, Revision
 from holdfast.testing.clock import FrozenClock

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from holdfast.client_state import State
+from holdfast.client.state import State
 from holdfast.core.value_types import register_type
 from holdfast.errors import EntryNotFound, InvalidValue, TooLarge, ValueMismatch
 from holdfast.records.settings import Settings

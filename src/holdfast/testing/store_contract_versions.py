@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.client_state import State, StateStore
+from holdfast.client.state import State, StateStore
 from holdfast.errors import InvalidValue, VersionConflict
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.testing.clock import FrozenClock

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.async_client import AsyncHoldfast, open_async
-from holdfast.async_threads import Threads
-from holdfast.client import Holdfast
-from holdfast.client import open as open_sync
+from holdfast.aio.holdfast import AsyncHoldfast, open_async
+from holdfast.aio.threads import Threads
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_sync
 from holdfast.connect import assemble, open_journal
 from holdfast.errors import Waiting
 from holdfast.journal_port import Journal

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from holdfast.core.compaction.strategies import priority_of
 from holdfast.core.decide.amounts import whole
 from holdfast.core.fencing import TRUSTED, lowest
 from holdfast.core.stack import live_frame
-from holdfast.core.strategies import priority_of
 from holdfast.core.telling import FILE, KIND_TRUST
 from holdfast.errors import InvalidValue, NotFound
 from holdfast.records.events import frames

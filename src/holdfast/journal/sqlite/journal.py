@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.searchable import Hit, TextSearch
+from holdfast.core.search.searchable import Hit, TextSearch
 from holdfast.core.states import assemble
 from holdfast.core.tables import TABLES, check_lookup
 from holdfast.errors import Closed, Corrupt, NotFound

@@ -8,7 +8,7 @@ import apsw
 import msgspec
 
 from holdfast.core.codec import decode, decode_facts
-from holdfast.core.searchable import SAID, Hit, TextSearch, said, searchable
+from holdfast.core.search.searchable import SAID, Hit, TextSearch, said, searchable
 from holdfast.fts import TextIndex
 from holdfast.journal import texts
 from holdfast.journal.sqlite.connection import ask

@@ -1,0 +1,332 @@
+"""AsyncHoldfast: the same client for asyncio. Each operation crosses into a thread once, as a whole.
+
+Cancelling an await does not cancel the write; its key answers what happened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from holdfast.aio.effects import AnyOperator, AsyncEffects
+from holdfast.aio.embedding import AnyEmbedder, embedder_on_a_loop, searching
+from holdfast.aio.frame import AsyncFrame, RootFrame
+from holdfast.aio.index import AsyncIndexView
+from holdfast.aio.journal import AsyncJournalView
+from holdfast.aio.memory import AsyncMemory, offering, on_a_loop
+from holdfast.aio.opening import Opening, close_with
+from holdfast.aio.session import AsyncSession, paged
+from holdfast.aio.state import AsyncStateStore
+from holdfast.aio.summing import AnySummarizer
+from holdfast.aio.threads import Threads, on_loop
+from holdfast.client.effects import Effects
+from holdfast.client.holdfast import Holdfast, frame_scope
+from holdfast.client.holdfast import open as open_sync
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
+from holdfast.client.state import StateStore
+from holdfast.client.turn import LOOPS
+from holdfast.flow.state import journaled as state
+from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
+from holdfast.records.effects import Operated
+from holdfast.records.entries import SearchResult
+from holdfast.records.events.envelope import Event
+from holdfast.records.frames import Limits
+from holdfast.records.lines import SessionInfo, SweptSessions
+from holdfast.records.resume import QuestionInfo
+from holdfast.records.scope import MAIN_THREAD, Address
+from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent import AsyncAgent
+    from holdfast.runtime.shutdown import AsyncShutdown
+
+T = TypeVar("T")
+
+
+class AsyncHoldfast:
+    """Holdfast for asyncio. Made by `await holdfast.open_async(…)`, or by `async with` on the same."""
+
+    def __init__(self, client: Holdfast, threads: Threads) -> None:
+        self._client = client
+        self._threads = threads
+
+    @property
+    def journal(self) -> AsyncJournalView:
+        """What happened: read it, follow it, verify it, copy it, erase from it."""
+        return AsyncJournalView(JournalView(self._client._ports, self._client._acting), self._threads)
+
+    @property
+    def index(self) -> AsyncIndexView:
+        """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
+        return AsyncIndexView(IndexView(self._client._ports, self._client._acting), self._threads)
+
+    def frame(
+        self,
+        goal: str,
+        *,
+        session: str | None = None,
+        actor: str = "main",
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: int | None = None,
+        limits: Limits | None = None,
+        on_error: str = "fail",
+    ) -> AsyncFrame:
+        """A root frame for an `async with` block. With a key, the frame that it stands for is taken up again."""
+        frame = RootFrame(
+            self._client._ports,
+            self._client._acting,
+            frame_scope(actor, session),
+            goal,
+            key=key,
+            inputs=inputs,
+            tokens=tokens,
+            limits=limits,
+            on_error=on_error,
+        )
+        return AsyncFrame(frame, self._threads)
+
+    async def session(
+        self,
+        id: str,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        thread: str = MAIN_THREAD,
+        create: bool = True,
+    ) -> AsyncSession:
+        """See Holdfast.session."""
+        found = await self._threads.run(
+            self._client.session,
+            id,
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+            thread=thread,
+            create=create,
+        )
+        return AsyncSession(found, self._threads)
+
+    async def new_session(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> AsyncSession:
+        """See Holdfast.new_session."""
+        found = await self._threads.run(
+            self._client.new_session,
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+        return AsyncSession(found, self._threads)
+
+    def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        status: str | None = None,
+        order: str = "activity",
+        limit: int | None = None,
+    ) -> AsyncIterator[SessionInfo]:
+        """See Holdfast.sessions. One crossing per page."""
+        found = self._client.sessions(user=user, title=title, status=status, order=order, limit=limit)
+        return paged(self._threads, found)
+
+    async def usage(self) -> Usage:
+        """See Holdfast.usage."""
+        return await self._threads.run(self._client.usage)
+
+    @property
+    def state(self) -> AsyncStateStore:
+        """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
+        kept = StateStore(state.storage(self._client._ports, self._client._acting), owner=False)
+        return AsyncStateStore(kept, self._threads)
+
+    @property
+    def effects(self) -> AsyncEffects:
+        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        return AsyncEffects(Effects(self._client._ports, self._client._acting), self._threads)
+
+    async def operate(
+        self,
+        operator: AnyOperator,
+        input: Any = None,
+        *,
+        scope: Address | None = None,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> Operated:
+        """See Holdfast.operate. An async operator is awaited, and reads with `await` as well."""
+        return await self.effects.operate(operator, input, scope=scope, key=key, name=name)
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """See Holdfast.search."""
+        return await searching(self._threads, lambda: self._client.search(query, limit=limit))
+
+    async def sweep_sessions(self) -> SweptSessions:
+        """See Holdfast.sweep_sessions."""
+        return await offering(self._threads, self._client.sweep_sessions)
+
+    def questions(self) -> AsyncIterator[QuestionInfo]:
+        """Every open question that somebody can answer, oldest frame first."""
+        return self.index.questions()
+
+    async def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        args: Any = None,
+        payload: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> str:
+        """See Holdfast.answer."""
+        return await self._threads.run(
+            self._client.answer, question, token=token, approve=approve, args=args, payload=payload, note=note, by=by
+        )
+
+    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """See Holdfast.on. The callback is called on the loop that runs now, and may be async."""
+        return self._client.on(event, on_loop(callback) if callable(callback) else callback)
+
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        system: str | None = None,
+        tools: Iterable[Any] = (),
+        output: type[T] | None = None,
+        history: bool = True,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        budget_usd: float | None = None,
+        loops: int = LOOPS,
+        options: Mapping[str, Any] | None = None,
+    ) -> AsyncAgent[T]:
+        """See Holdfast.agent. `send` and what goes with it is awaited."""
+        from holdfast.runtime.agent import AsyncAgent
+        from holdfast.runtime.makeup import makeup
+
+        made = makeup(
+            name,
+            model=model,
+            system=system,
+            tools=tools,
+            output=output,
+            history=history,
+            limits=limits,
+            tokens=tokens,
+            budget_usd=budget_usd,
+            loops=loops,
+            options=options,
+        )
+        return AsyncAgent(self, made)
+
+    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
+        """See Holdfast.shutting_down. `stop.wait()` is awaited."""
+        from holdfast.runtime.shutdown import AsyncShutdown
+
+        return AsyncShutdown(self, grace, signals)
+
+    async def drain(self, grace: float = 30.0) -> int:
+        """See Holdfast.drain."""
+        return await self._threads.wait(self._client.drain, grace)
+
+    def tenant(self, name: str) -> AsyncHoldfast:
+        """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
+        return AsyncHoldfast(self._client.tenant(name), self._threads)
+
+    def as_user(self, id: str) -> AsyncHoldfast:
+        """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""
+        return AsyncHoldfast(self._client.as_user(id), self._threads)
+
+    async def close(self) -> None:
+        """Let go of the journal, also when the awaiting task is cancelled meanwhile."""
+        if self._client._owner:
+            await close_with(self._threads, self._client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self._client!r}"
+
+
+def open_async(
+    url: str | os.PathLike[str],
+    *,
+    durability: str = "full",
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
+    redact: Callable[[str], str] | None = None,
+    memory: Memory | AsyncMemory | None = None,
+    summarizer: AnySummarizer | None = None,
+    embedder: AnyEmbedder | None = None,
+    documents: Documents | None = None,
+    fetcher: Fetcher | None = None,
+    telemetry: Telemetry | None = None,
+    strategies: dict[str, Callable[..., Any]] | None = None,
+) -> Opening[AsyncHoldfast]:
+    """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
+
+    A memory, a summarizer and an embedder may be async here. Those that are not run in threads, as `tokenizer`,
+    `prices` and `redact` do.
+    """
+    either: Any = summarizer  # Only `compact` calls it, and knows both kinds.
+
+    def make() -> Holdfast:
+        return open_sync(
+            url,
+            durability=durability,
+            settings=settings,
+            clock=clock,
+            ids=ids,
+            tokenizer=tokenizer,
+            prices=prices,
+            redact=redact,
+            memory=on_a_loop(memory),
+            summarizer=either,
+            embedder=embedder_on_a_loop(embedder),
+            documents=documents,
+            fetcher=fetcher,
+            telemetry=telemetry,
+            strategies=strategies,
+        )
+
+    return Opening(make, AsyncHoldfast)

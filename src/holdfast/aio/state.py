@@ -1,0 +1,200 @@
+"""State for asyncio: the methods of State, awaited. Each crosses into a thread once, as a whole.
+
+Cancelling an await does not cancel a write that has begun; where the store takes keys, its key answers what
+happened. `reader()` is the plain StateReader: operators that are plain functions run in threads and read there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.aio.embedding import AnyEmbedder, embedder_on_a_loop, searching
+from holdfast.aio.opening import Opening, close_with
+from holdfast.aio.reading import AsyncReads
+from holdfast.aio.threads import Threads
+from holdfast.client.state import State, StateReader, StateStore, open_store
+from holdfast.ports import Clock
+from holdfast.records.entries import Lifetime, Reducer, Tier
+from holdfast.records.scope import Address, Scope
+from holdfast.records.settings import Settings
+
+
+class AsyncState(AsyncReads):
+    """Entries and edges of one scope; `async for key in state` gives its keys."""
+
+    __slots__ = ("_embeds", "_of", "_threads")
+
+    _of: State
+
+    def __init__(self, state: State, threads: Threads, *, embeds: bool) -> None:
+        self._of = state
+        self._threads = threads
+        self._embeds = embeds
+
+    @property
+    def scope(self) -> str:
+        """The scope whose entries these are."""
+        return self._of.scope
+
+    async def write(
+        self,
+        name: str,
+        value: Any,
+        /,
+        *,
+        expected_version: int | None = None,
+        reducer: Reducer = "overwrite",
+        tier: Tier | None = None,
+        lifetime: Lifetime | None = None,
+        content_kind: str | None = None,
+        salience: float | None = None,
+        ttl: float | None = None,
+        key: str | None = None,
+    ) -> int:
+        """See State.write."""
+
+        def write() -> int:
+            return self._of.write(
+                name,
+                value,
+                expected_version=expected_version,
+                reducer=reducer,
+                tier=tier,
+                lifetime=lifetime,
+                content_kind=content_kind,
+                salience=salience,
+                ttl=ttl,
+                key=key,
+            )
+
+        return await (searching(self._threads, write) if self._embeds else self._threads.run(write))
+
+    async def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
+        """See State.delete."""
+        return await self._threads.run(self._of.delete, name, expected_version=expected_version, key=key)
+
+    async def clear_transient(self) -> int:
+        """See State.clear_transient."""
+        return await self._threads.run(self._of.clear_transient)
+
+    async def link(
+        self,
+        source: str,
+        kind: str,
+        target: str,
+        /,
+        *,
+        target_scope: Address | None = None,
+        weight: float | None = None,
+        data: Any = None,
+    ) -> None:
+        """See State.link."""
+        await self._threads.run(
+            self._of.link, source, kind, target, target_scope=target_scope, weight=weight, data=data
+        )
+
+    async def unlink(self, source: str, kind: str, target: str, /, *, target_scope: Address | None = None) -> bool:
+        """See State.unlink."""
+        return await self._threads.run(self._of.unlink, source, kind, target, target_scope=target_scope)
+
+    def reader(self) -> StateReader:
+        """See State.reader. It waits for the store where it is called: read with it in threads."""
+        return self._of.reader()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for name in await self.list():
+            yield name
+
+    def __repr__(self) -> str:
+        return f"Async{self._of!r}"
+
+
+class AsyncStateStore:
+    """The entries of every scope of one store, for asyncio: `hf.state`, or `await holdfast.open_store_async(…)`."""
+
+    def __init__(self, store: StateStore, threads: Threads) -> None:
+        self._store = store
+        self._threads = threads
+        # The journal embeds what it is asked about when it is searched; other stores embed what is written.
+        self._embeds = store._owner and store._storage.embedder is not None
+
+    def __call__(self, scope: Address) -> AsyncState:
+        """See StateStore. Reads nothing yet."""
+        return AsyncState(self._store(scope), self._threads, embeds=self._embeds)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See StateStore.capabilities."""
+        return self._store.capabilities
+
+    def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
+        """See StateStore.reader. It waits for the store where it is called: read with it in threads."""
+        return self._store.reader(scope)
+
+    async def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
+        """See StateStore.scopes."""
+        return await self._threads.run(self._store.scopes, after=after, limit=limit)
+
+    async def purge(self) -> int:
+        """See StateStore.purge."""
+        return await self._threads.run(self._store.purge)
+
+    async def end_session(self, session: str) -> int:
+        """See StateStore.end_session."""
+        return await self._threads.run(self._store.end_session, session)
+
+    async def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See StateStore.datalog."""
+        return await self._threads.run(self._store.datalog, script, params)
+
+    async def close(self) -> None:
+        """Let go of the store, also when the task is cancelled meanwhile. Closing `hf.state` closes nothing."""
+        if self._store._owner:
+            await close_with(self._threads, self._store.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self._store!r}"
+
+
+def open_store_async(
+    url: str | os.PathLike[str],
+    *,
+    embedder: AnyEmbedder | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    format: str | None = None,
+    search: bool | None = None,
+    most: int | None = None,
+    prefix: str | None = None,
+    durability: str | None = None,
+) -> Opening[AsyncStateStore]:
+    """Open a store for asyncio, with `await` or `async with`; takes what `holdfast.open_store` takes.
+
+    An embedder may be async here; one that is not runs in a thread.
+    """
+
+    def make() -> StateStore:
+        return open_store(
+            url,
+            embedder=embedder_on_a_loop(embedder),
+            settings=settings,
+            clock=clock,
+            format=format,
+            search=search,
+            most=most,
+            prefix=prefix,
+            durability=durability,
+        )
+
+    return Opening(make, AsyncStateStore)

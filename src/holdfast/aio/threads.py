@@ -1,0 +1,167 @@
+"""Threads: how an asyncio client crosses into threads, and how it waits for what must not be left undone.
+
+The pools are its own: asyncio's is small and shared with everybody. There are three, so that
+nothing has to queue behind what may take long: short operations on the journal, waiting for
+other processes, and callers' functions. Letting go of a lease is a short operation.
+
+A process that ends waits for its short operations, and not for callers' functions: nobody can stop those, and an
+intent that is journaled says what is to be done about them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Coroutine
+from concurrent import futures
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.aio.pool import LeavablePool
+from holdfast.errors import Closed
+from holdfast.records.events.envelope import Event
+
+THREADS = 16
+SHORT, WAITING, STEPS = "holdfast", "holdfast-wait", "holdfast-step"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """Pools that a forked child makes anew: threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self._pid = -1
+        self._pools: dict[str, Executor] = {}
+        self.closed = False
+        self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What has to be let go of before the client is closed."""
+        self.kept: dict[str, Any] = {}
+        """What belongs to the client and goes with it."""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """One crossing: work that has begun goes on even if the await is cancelled."""
+        return await self._cross(SHORT, lambda: work(*args, **kwargs))
+
+    async def wait(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for what may have to wait for others."""
+        return await self._cross(WAITING, lambda: work(*args, **kwargs))
+
+    def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
+        """Start something in a pool, for `settle`."""
+        context = copy_context()
+        return self._pool(pool).submit(lambda: context.run(work))
+
+    async def leavable(self, pool: str, work: Callable[[], T]) -> T:
+        """As `run`, for callers' functions: one that goes on when the await is cancelled takes nobody's thread."""
+        begun = self.submit(pool, work)
+        try:
+            return await asyncio.wrap_future(begun)
+        except asyncio.CancelledError:
+            chosen = self._pools.get(pool)
+            if isinstance(chosen, LeavablePool):
+                chosen.leave(begun)
+            raise
+
+    def must(self, work: Callable[[], T]) -> Future[T]:
+        """As `submit`, for what has to be done: right here if there is no pool any more."""
+        try:
+            return self.submit(SHORT, work)
+        except (Closed, RuntimeError):
+            return done_here(work)
+
+    async def _cross(self, pool: str, work: Callable[[], T]) -> T:
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._pool(pool), lambda: context.run(work))
+
+    def _pool(self, name: str) -> Executor:
+        if self.closed:
+            raise Closed
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._pools = {}
+        if name not in self._pools:
+            self._pools[name] = (
+                LeavablePool(THREADS, name)
+                if name.startswith(STEPS)
+                else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            )
+        return self._pools[name]
+
+    def close(self) -> None:
+        """Start nothing more; what is running finishes."""
+        self.closed = True
+        if self._pid == os.getpid():
+            for pool in self._pools.values():
+                pool.shutdown(wait=False)
+
+
+def done_here(work: Callable[[], T]) -> Future[T]:
+    """Work that this thread does at once."""
+    done: Future[T] = Future()
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+        done.set_exception(error)
+    return done
+
+
+async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False) -> BaseException | None:
+    """Wait until work is done, however often the task is cancelled meanwhile.
+
+    Gives what interrupted the wait, for the caller to raise once it has put things in order.
+    Some scopes cancel again at every await, so a shielded second await would not be enough.
+    `abandon` is asked at each interruption whether the work can be left alone after all.
+    """
+    loop, finished = asyncio.get_running_loop(), asyncio.Event()
+    work.add_done_callback(lambda _: _soon(loop, finished.set))
+    stop: BaseException | None = None
+    while not finished.is_set():
+        try:
+            await finished.wait()
+        except asyncio.CancelledError as error:
+            stop = stop or error
+            if abandon():
+                return stop
+        except GeneratorExit as error:  # The coroutine is being closed: it may not await any more.
+            if not abandon():
+                futures.wait([work])
+            return error
+    return stop
+
+
+def gave(work: Future[T]) -> bool:
+    """Whether work is done, with a result."""
+    return work.done() and not work.cancelled() and work.exception() is None
+
+
+def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
+    """A callback that is called on the running loop, if there is one, whichever thread has news. It may be async."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return callback
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def call(event: Event) -> None:
+        made = callback(event)
+        if inspect.iscoroutine(made):
+            task = loop.create_task(_awaited(made))
+            tasks.add(task)  # The loop itself would let go of it.
+            task.add_done_callback(tasks.discard)
+
+    return lambda event: _soon(loop, call, event)
+
+
+async def _awaited(made: Coroutine[Any, Any, object]) -> None:
+    await made
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        pass  # The loop has been closed, and whoever waited in it is gone.

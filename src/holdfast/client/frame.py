@@ -1,0 +1,249 @@
+"""`frame` inside its block: run steps once, spend, attach, ask, and push children.
+
+How a block is entered and left is in `client/block.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from holdfast.client.line import FrameLine
+from holdfast.client.questions import choices
+from holdfast.core.codec import decode, decode_event, encode
+from holdfast.core.values import is_record_type, plain, typed
+from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
+from holdfast.flow.stack import asking, showing, steps, working
+from holdfast.records.events.envelope import ERASED
+from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
+from holdfast.records.frames import Limits
+from holdfast.records.ids import check_id
+from holdfast.records.resume import Answer, Asked
+from holdfast.records.usage import Usage
+
+T = TypeVar("T")
+
+
+class Frame(FrameLine):
+    """A live frame, to be used in a `with` block. Make one with `hf.frame` or `frame.frame`."""
+
+    # work
+
+    def frame(
+        self,
+        goal: str,
+        *,
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: float | None = None,
+        limits: Limits | None = None,
+        inherit: Sequence[str] = (),
+        on_error: str = "fail",
+    ) -> Frame:
+        """A child of this frame, for a `with` block of its own. It sees the evidence that it inherits by its ids."""
+        return Frame(
+            self._ports,
+            self._acting,
+            self._stream,
+            goal,
+            parent=self.id,
+            key=key,
+            inputs=inputs,
+            tokens=tokens,
+            limits=limits,
+            inherit=inherit,
+            on_error=on_error,
+        )
+
+    def run(self, fn: Callable[..., T], *args: Any, key: str, if_interrupted: str = "ask", as_: Any = None) -> T:
+        """Run something once. Again with its key, it gives what it gave; if it was torn, `if_interrupted` decides."""
+        if inspect.iscoroutinefunction(fn):
+            raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
+        kind = return_type(fn, as_)
+        begun = steps.begin(self._ports, self._acting, self.id, key, if_interrupted)
+        if begun.known:
+            return typing.cast(T, typed(begun.known[0], kind))
+        try:
+            value = fn(*args)
+        except Exception as error:
+            steps.failed(self._ports, self._acting, self.id, key, begun.call, error)
+            raise
+        except BaseException:
+            steps.leave(self._ports, self._acting, self.id, key)  # The intent stays open: nobody knows what happened.
+            raise
+        return typing.cast(T, typed(steps.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
+
+    def result(self, value: Any, *, summary: str | None = None) -> Any:
+        """What the frame gives: written when it is completed. Gives the value as it will be read."""
+        kept = decode(encode(plain(value), self._ports.settings.nesting))
+        if self._replayed:
+            before = self.info().value
+            if before != kept and before is not ERASED:
+                raise FrameEnded(f"Frame {self.id} is completed with another result. Use a new key for new work.")
+            return before
+        self._outcome = OutcomeContent(value=kept, summary=summary)
+        return kept
+
+    def value(self, as_: Any = None) -> Any:
+        """The result of a completed frame, as a type if one is given."""
+        return typed(self.info().value, as_)
+
+    def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
+        """Record what work used, from a reservation if a purpose is given."""
+        self._check_awake(key)
+        working.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
+
+    def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
+        """Set tokens aside for a purpose."""
+        self._check_awake(key)
+        working.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+
+    def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
+        """Give a reservation back."""
+        self._check_awake(key)
+        working.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+
+    def attach(
+        self,
+        kind: str,
+        *,
+        handle: str | None = None,
+        description: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        priority: str | None = None,
+        policy: str | None = None,
+        tokens: int | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Attach evidence; gives the handle's id."""
+        self._check_awake(key)
+        content = HandleContent(description=description, target=target, body=body)
+        return working.add_handle(
+            self._ports,
+            self._acting,
+            self.id,
+            kind,
+            content,
+            handle=handle,
+            priority=priority,
+            policy=policy,
+            tokens=tokens,
+            key=self._own(key),
+        )
+
+    def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
+        """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
+        self._check_awake(key)
+        return working.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
+
+    def _check_awake(self, key: str | None) -> None:
+        """Code that went on after a question, whatever it did with `Waiting`, changes nothing until it is answered.
+
+        What was done before the question is done: the same code may come by it again, with its key.
+        """
+        live = showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        if live is None or live.question is None:
+            return
+        own = self._own(key)
+        if own is None or not self._ports.journal.by_key(self._acting.tenant, self._stream, own):
+            raise FrameSuspended(
+                f"Frame {self.id} waits for an answer to question {live.question.id}. Leave its block, and run it "
+                "again once there is one.",
+                question=live.question.id,
+            )
+
+    # questions
+
+    def suspend(
+        self,
+        reason: str,
+        *,
+        kind: str = "approval",
+        options: Sequence[str] | None = None,
+        recommended: str | None = None,
+        arguments: Any = None,
+        payload: Any = None,
+        token: bool = False,
+        expires_ms: int | None = None,
+        on_expiry: str | None = None,
+        until: int | None = None,
+        subtree: bool = False,
+        release_budget: bool = True,
+        key: str | None = None,
+    ) -> Asked:
+        """Stop until somebody answers, and leave the block. With its key, a later run finds the answer here."""
+        known = self._asked(key, token)
+        if known is not None:
+            return known
+        content = QuestionContent(
+            reason=reason,
+            options=choices(options, recommended),
+            recommended=recommended,
+            arguments=plain(arguments),
+            payload=plain(payload),
+        )
+        return asking.suspend(
+            self._ports,
+            self._acting,
+            self.id,
+            content,
+            kind=kind,
+            token=token,
+            expires_ms=expires_ms,
+            on_expiry=on_expiry,
+            until=until,
+            subtree=subtree,
+            release=release_budget,
+            key=None if key is None else self._question_key(key),
+        )
+
+    def _question_key(self, key: str) -> str:
+        return f"{self.id}/ask/{check_id(key, 'key')}"
+
+    def _asked(self, key: str | None, token: bool) -> Asked | None:
+        """A question that was asked under this key, whatever its words were: it is asked once."""
+        if key is None:
+            return None
+        stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._question_key(key))
+        if not stored:
+            return None
+        # The last suspension of the append is what was asked for; others below it, and clocks, come with it.
+        asked = [event for event in map(decode_event, stored) if event.type == "frame.suspended"]
+        if not asked:
+            raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
+        question: str = asked[-1].facts.question
+        answer = asking.answer_of(self._ports, self._acting, self._stream, question)
+        if asking.waits_for(self._ports, self._acting, self.id, question):
+            if answer is None:
+                fresh = asking.new_token(self._ports, self._acting, question) if token else None
+                return Asked(question=question, frame=self.id, token=fresh, repeated=True)
+            asking.resume(self._ports, self._acting, self.id)
+        return Asked(question=question, frame=self.id, repeated=True, answer=answer, over=True)
+
+    def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
+        """Ask and go on with the answer; raises `Waiting` until there is one. Run the same code again then."""
+        asked = self.suspend(reason, key=key, **how)
+        if asked.answer is None and asked.over:
+            return Answer(question=asked.question, approved=None, via="timer")
+        if asked.answer is None:
+            raise Waiting(
+                f"Frame {self.id} waits for an answer to question {asked.question}: {reason}", question=asked.question
+            )
+        return asked.answer
+
+    def __repr__(self) -> str:
+        return f"Frame({self._content.goal!r}, id={self._id!r})"
+
+
+def return_type(fn: Any, as_: Any) -> Any:
+    """What a step's value is read back as: what the caller says, or a record type that its function names."""
+    if as_ is not None:
+        return as_
+    try:
+        hint = typing.get_type_hints(fn).get("return")
+    except Exception:  # noqa: BLE001  an annotation can be any expression
+        return None
+    return hint if is_record_type(hint) else None

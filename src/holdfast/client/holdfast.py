@@ -1,0 +1,400 @@
+"""Holdfast: the client. Thin: it names flows and owns what must be closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.client.effects import Effects
+from holdfast.client.frame import Frame
+from holdfast.client.index import IndexView
+from holdfast.client.journal import JournalView
+from holdfast.client.session import Session
+from holdfast.client.state import StateReader, StateStore
+from holdfast.client.turn import LOOPS
+from holdfast.connect import Beside, connect
+from holdfast.errors import Refused
+from holdfast.flow.conversation import handing, listing, sessions
+from holdfast.flow.stack import owning
+from holdfast.flow.state import journaled as state
+from holdfast.flow.state import searching
+from holdfast.ports import (
+    Acting,
+    Clock,
+    Documents,
+    Embedder,
+    Fetcher,
+    Ids,
+    Memory,
+    Model,
+    Ports,
+    Summarizer,
+    Telemetry,
+    Tokenizer,
+)
+from holdfast.records.effects import Operated
+from holdfast.records.entries import SearchResult
+from holdfast.records.events.envelope import DEFAULT_TENANT, Event
+from holdfast.records.frames import Limits
+from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.lines import SessionInfo, SweptSessions
+from holdfast.records.resume import QuestionInfo
+from holdfast.records.scope import MAIN_THREAD, Address, Scope
+from holdfast.records.settings import Settings
+from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.runtime.sync_agent import Agent
+    from holdfast.runtime.sync_shutdown import Shutdown
+
+T = TypeVar("T")
+_warned: list[bool] = []
+
+
+class Holdfast:
+    """A journal and everything that stands on it. Safe to share between threads."""
+
+    def __init__(self, ports: Ports, acting: Acting | None = None, *, owner: bool = True) -> None:
+        self._ports = ports
+        self._acting = acting or Acting(tenant=DEFAULT_TENANT)
+        self._owner = owner
+
+    @property
+    def journal(self) -> JournalView:
+        """What happened: read it, follow it, verify it, copy it, erase from it."""
+        _warn_inside_a_loop()
+        return JournalView(self._ports, self._acting)
+
+    @property
+    def index(self) -> IndexView:
+        """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
+        _warn_inside_a_loop()
+        return IndexView(self._ports, self._acting)
+
+    def frame(
+        self,
+        goal: str,
+        *,
+        session: str | None = None,
+        actor: str = "main",
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: int | None = None,
+        limits: Limits | None = None,
+        on_error: str = "fail",
+    ) -> Frame:
+        """A root frame for a `with` block. With a key, the frame that it stands for is taken up again."""
+        _warn_inside_a_loop()
+        return Frame(
+            self._ports,
+            self._acting,
+            frame_scope(actor, session),
+            goal,
+            key=key,
+            inputs=inputs,
+            tokens=tokens,
+            limits=limits,
+            on_error=on_error,
+        )
+
+    def session(
+        self,
+        id: str,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        thread: str = MAIN_THREAD,
+        create: bool = True,
+    ) -> Session:
+        """A session by its id, made if there is none; with `create=False` an unknown one is an error.
+
+        Settings that are given are stored with it, so that whoever takes it up again has them.
+        """
+        _warn_inside_a_loop()
+        given = sessions.Given(
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+        sessions.open_session(self._ports, self._acting, id, thread, given, create=create)
+        return Session(self._ports, self._acting, id, thread)
+
+    def new_session(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        tokenizer: str | None = None,
+        idle_timeout: float | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A session under an id that nobody has had."""
+        return self.session(
+            ulid_text(self._ports.ids.ulid()).lower(),
+            system=system,
+            tools=tools,
+            model=model,
+            title=title,
+            tokenizer=tokenizer,
+            idle_timeout=idle_timeout,
+            metadata=metadata,
+        )
+
+    def sessions(
+        self,
+        *,
+        user: str | None = None,
+        title: str | None = None,
+        status: str | None = None,
+        order: str = "activity",
+        limit: int | None = None,
+    ) -> Iterator[SessionInfo]:
+        """Sessions, most recently active first, or by cost or title: of a user, with words in their title."""
+        return listing.sessions(
+            self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
+        )
+
+    def usage(self) -> Usage:
+        """What all sessions of this tenant used and cost, as of one moment: what `sessions` lists, added up.
+
+        It looks at each session once. Work in frames that was never said in a session is not in it: see `frame.usage`.
+        """
+        return listing.usage(self._ports, self._acting)
+
+    def sweep_sessions(self) -> SweptSessions:
+        """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
+        return handing.sweep_sessions(self._ports, self._acting)
+
+    @property
+    def state(self) -> StateStore:
+        """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
+        _warn_inside_a_loop()
+        return StateStore(state.storage(self._ports, self._acting), owner=False)
+
+    @property
+    def effects(self) -> Effects:
+        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        _warn_inside_a_loop()
+        return Effects(self._ports, self._acting)
+
+    def operate(
+        self,
+        operator: Callable[[Any, StateReader], Any],
+        input: Any = None,
+        *,
+        scope: Address | None = None,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> Operated:
+        """Run an operator, a function of (input, view), and write its output and effects in one append."""
+        return self.effects.operate(operator, input, scope=scope, key=key, name=name)
+
+    def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """Messages and entries of every conversation and scope that match a question's words, best first."""
+        return searching.search_all(self._ports, self._acting, query, limit)
+
+    def questions(self) -> Iterator[QuestionInfo]:
+        """Every open question that somebody can answer, oldest frame first."""
+        return self.index.questions()
+
+    def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        args: Any = None,
+        payload: Any = None,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> str:
+        """Answer a question by its id, or with its token; `by` says who answers. Gives the question's id."""
+        who = self if by is None else self.as_user(by)
+        return who.index.answer(question, token=token, approve=approve, args=args, payload=payload, note=note)
+
+    def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call back after this process has committed such an event: `frame.suspended`, `frame.*`, `*`.
+
+        Returns what undoes it. For other processes' events, and for what must not be missed, subscribe to the journal.
+        """
+        return self._ports.observers.add(self._acting.tenant, event, callback)
+
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        system: str | None = None,
+        tools: Iterable[Any] = (),
+        output: type[T] | None = None,
+        history: bool = True,
+        limits: Limits | None = None,
+        tokens: int | None = None,
+        budget_usd: float | None = None,
+        loops: int = LOOPS,
+        options: Mapping[str, Any] | None = None,
+    ) -> Agent[T]:
+        """A model with tools that answers in conversations: `agent.send("alice", "Refund order 17", key="req-81")`.
+
+        `model` is a name such as `openai:gpt-5-mini`, or a model of your own; `tools` are typed functions, `output` the
+        type that replies must have. `history` gives it tools to read what its packs left out. A turn may call the model
+        `loops` times, and use `tokens` and `budget_usd`, at most. `options` go into every request.
+        """
+        from holdfast.runtime.makeup import makeup
+        from holdfast.runtime.sync_agent import Agent
+
+        made = makeup(
+            name,
+            model=model,
+            system=system,
+            tools=tools,
+            output=output,
+            history=history,
+            limits=limits,
+            tokens=tokens,
+            budget_usd=budget_usd,
+            loops=loops,
+            options=options,
+        )
+        return Agent(self, made)
+
+    def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
+        """A block that ends well when the process is told to end: `with hf.shutting_down() as stop: stop.wait()`.
+
+        From the first signal on nothing new begins, what runs may end within `grace` seconds, and what has not ended
+        then stays live for the next process. A second signal hurries. `signals` are SIGTERM and SIGINT unless you say
+        otherwise, and need the main thread; with none of them `stop.request()` has the same effect.
+        """
+        from holdfast.runtime.sync_shutdown import Shutdown
+
+        return Shutdown(self, grace, signals)
+
+    def drain(self, grace: float = 30.0) -> int:
+        """Before a shutdown: take no new frames and wait for blocks to end; gives how many are still at work.
+
+        What is still at work stays live, and the next process goes on with it.
+        """
+        if not self._acting.whole:
+            raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
+        leases, clock = self._ports.leases, self._ports.clock
+        leases.draining = True
+        if self._ports.queues is not None:
+            self._ports.queues.dismiss()
+        began = clock.monotonic()
+        while leases.blocks and clock.monotonic() - began < grace:
+            clock.sleep(min(0.05, grace))
+        return len(leases.blocks)
+
+    def tenant(self, name: str) -> Holdfast:
+        """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
+        acting = replace(self._acting, tenant=check_id(name, "tenant"), whole=False)
+        return Holdfast(self._ports, acting, owner=False)
+
+    def as_user(self, id: str) -> Holdfast:
+        """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""
+        return Holdfast(self._ports, replace(self._acting, user=check_id(id, "user")), owner=False)
+
+    def close(self) -> None:
+        """Let go of the journal. Closing twice is fine."""
+        if self._owner:
+            while self._ports.endings:
+                self._ports.endings.pop()()
+            owning.release_claims(self._ports)
+            self._ports.leases.close()
+            self._ports.journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        who = "" if self._acting.user is None else f", user={self._acting.user!r}"
+        return f"Holdfast({type(self._ports.journal).__name__}, tenant={self._acting.tenant!r}{who})"
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    durability: str = "full",
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    tokenizer: str | Tokenizer | Callable[[str], int] | None = None,
+    prices: Mapping[str, Mapping[str, Any]] | Callable[[str | None, Usage], Any] | None = None,
+    redact: Callable[[str], str] | None = None,
+    memory: Memory | None = None,
+    summarizer: Summarizer | Callable[..., str] | None = None,
+    embedder: str | os.PathLike[str] | Embedder | Callable[..., Any] | None = None,
+    documents: Documents | None = None,
+    fetcher: Fetcher | None = None,
+    telemetry: Telemetry | None = None,
+    strategies: dict[str, Callable[..., Any]] | None = None,
+) -> Holdfast:
+    """Open a journal, or make a new one: a path, `sqlite:///path` or `memory:`.
+
+    `durability="full"` returns from a write once it is on disk. `"fast"` is several times
+    quicker on slow disks and may lose the newest writes when the power fails (not when the
+    process is killed); nothing is ever corrupted.
+
+    `tokenizer` counts in place of the models' own, `redact` changes every text before it is written,
+    `memory` is offered conversations that have ended, `summarizer` makes them shorter, `embedder` ("wordllama", a
+    model's folder, an endpoint or a function) lets searches go by meaning as well as by words. `documents` and
+    `fetcher` let evidence point to files and to the web, `telemetry` has spans made, `strategies` are further ways of
+    compacting by name.
+
+    `prices` are your own beside the list prices, by the beginning of models' names and in US dollars for a million
+    tokens: `{"my-model": {"input": 1, "output": 4}}`. Or it is a function in their place, of (model, usage), that
+    gives what one call cost in dollars, or None.
+    """
+    beside = Beside(
+        tokenizer=tokenizer,
+        prices=prices,
+        redact=redact,
+        memory=memory,
+        summarizer=summarizer,
+        embedder=embedder,
+        documents=documents,
+        fetcher=fetcher,
+        telemetry=telemetry,
+        strategies=strategies,
+    )
+    return Holdfast(connect(url, durability=durability, settings=settings, clock=clock, ids=ids, beside=beside))
+
+
+def frame_scope(actor: str, session: str | None) -> str:
+    """Where the frames of an actor live, within a session or on their own."""
+    if session is None:
+        return Scope.actor(actor).text
+    return Scope.actor(actor, session=session, thread=MAIN_THREAD).text
+
+
+def _warn_inside_a_loop() -> None:
+    """Once: a call that waits for the disk inside an event loop stops everything else in it."""
+    asyncio: Any = sys.modules.get("asyncio")
+    if not _warned and asyncio is not None and asyncio._get_running_loop() is not None:
+        _warned.append(True)
+        warnings.warn(
+            "Holdfast waits for the disk and is used inside a running event loop. Use holdfast.open_async instead.",
+            stacklevel=3,
+        )

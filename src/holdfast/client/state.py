@@ -1,0 +1,332 @@
+"""State: scoped key-value data over one store. Thin: each method names a flow.
+
+`hf.state` is the journaled store, `holdfast.open_store(url)` any other; both are a StateStore, and
+`store("user/42")` is the State of one scope. A StateReader has the reading half and no way to the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, overload
+
+from holdfast.connect_store import open_storage
+from holdfast.core.entries import Options
+from holdfast.errors import HoldfastError
+from holdfast.flow.state import finding, keeping, storing
+from holdfast.flow.state.keeping import Write
+from holdfast.flow.state.looking import read_only
+from holdfast.flow.state.storing import Storage
+from holdfast.ports import Clock
+from holdfast.records.entries import (
+    Direction,
+    Edge,
+    Entry,
+    Lifetime,
+    Reached,
+    Reducer,
+    Revision,
+    SearchResult,
+    Tier,
+)
+from holdfast.records.scope import Address, Scope
+from holdfast.records.settings import Settings
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Reads:
+    """What can be read of one scope. `name` is the key of an entry."""
+
+    __slots__ = ()
+
+    _do: Callable[..., Any]
+
+    @overload
+    def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
+
+    @overload
+    def read(self, name: str, /, *, as_: type[T], default: D) -> T | D: ...
+
+    @overload
+    def read(self, name: str, /, *, as_: None = None, default: Any = None) -> Any: ...
+
+    def read(self, name: str, /, *, as_: Any = None, default: Any = None) -> Any:
+        """A key's value, as a type if one is given; the default if there is none."""
+        return self._do(storing.read, name, as_, default)
+
+    @overload
+    def require(self, name: str, /, *, as_: type[T]) -> T: ...
+
+    @overload
+    def require(self, name: str, /, *, as_: None = None) -> Any: ...
+
+    def require(self, name: str, /, *, as_: Any = None) -> Any:
+        """A key's value; EntryNotFound if there is none."""
+        return self._do(storing.require, name, as_)
+
+    def entry(self, name: str, /) -> Entry | None:
+        """A key's value with its version and how it is kept; None if there is none."""
+        found: Entry | None = self._do(storing.entry_of, name)
+        return found
+
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> list[str]:
+        """Keys in order. The next page begins after the last key of this one."""
+        found: list[str] = self._do(storing.listed, prefix, after, limit)
+        return found
+
+    def entries(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Sequence[Entry]:
+        """Entries in order of key, with their values."""
+        found: Sequence[Entry] = self._do(storing.entries, prefix, after, limit)
+        return found
+
+    def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
+        """Entries that match a question, best first. A store that cannot search finds nothing."""
+        found: Sequence[SearchResult] = self._do(finding.search, query, limit)
+        return found
+
+    def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:
+        """What a key held, newest first. Only stores that declare `history` know."""
+        found: Sequence[Revision] = self._do(storing.history, name, limit)
+        return found
+
+    def neighbours(
+        self,
+        name: str,
+        /,
+        *,
+        kinds: Sequence[str] | None = None,
+        direction: Direction = "out",
+        limit: int | None = None,
+    ) -> Sequence[Edge]:
+        """The edges at a key: those that begin there, end there (`in`), or `both`."""
+        found: Sequence[Edge] = self._do(finding.neighbours, name, kinds, direction, limit)
+        return found
+
+    def traverse(
+        self,
+        name: str,
+        /,
+        *,
+        depth: int = 3,
+        kinds: Sequence[str] | None = None,
+        direction: Direction = "out",
+        limit: int | None = None,
+    ) -> Sequence[Reached]:
+        """Every key within `depth` edges, nearest first, each once, with a shortest way to it."""
+        found: Sequence[Reached] = self._do(finding.traverse, name, depth, kinds, direction, limit)
+        return found
+
+
+_READING: Final = (
+    storing.read,
+    storing.require,
+    storing.entry_of,
+    storing.listed,
+    storing.entries,
+    storing.history,
+    finding.search,
+    finding.neighbours,
+    finding.traverse,
+)
+
+
+class StateReader(Reads):
+    """Reads state and cannot write it: what operators get. Call it with a scope to read another one."""
+
+    __slots__ = ("_at", "_do", "scope")
+
+    def __init__(self, storage: Storage, scope: Address = Scope.GLOBAL) -> None:
+        self.scope = place = Scope.of(scope).text
+        storage = read_only(storage)
+
+        def do(flow: Callable[..., Any], *given: Any) -> Any:
+            # By identity: what only says that it is equal is handed nothing.
+            if not any(flow is reading for reading in _READING):
+                raise TypeError("A StateReader only reads. Declare an effect to write.")
+            try:
+                return flow(storage, place, *given)
+            except HoldfastError as error:
+                # Where it was raised is a way to the store, and whoever reads is told all there is to know.
+                error.__context__ = None
+                raise error.with_traceback(None) from None
+
+        def at(other: Address) -> StateReader:
+            return StateReader(storage, other)
+
+        self._do = do
+        self._at = at
+
+    def __call__(self, scope: Address) -> StateReader:
+        """The same for another scope."""
+        return self._at(scope)
+
+    def __repr__(self) -> str:
+        return f"StateReader({self.scope!r})"
+
+
+class State(Reads):
+    """Entries and edges of one scope."""
+
+    __slots__ = ("_storage", "scope")
+
+    def __init__(self, storage: Storage, scope: Address) -> None:
+        self._storage = storage
+        self.scope = Scope.of(scope).text
+
+    def _do(self, flow: Callable[..., Any], *given: Any) -> Any:
+        return flow(self._storage, self.scope, *given)
+
+    def write(
+        self,
+        name: str,
+        value: Any,
+        /,
+        *,
+        expected_version: int | None = None,
+        reducer: Reducer = "overwrite",
+        tier: Tier | None = None,
+        lifetime: Lifetime | None = None,
+        content_kind: str | None = None,
+        salience: float | None = None,
+        ttl: float | None = None,
+        key: str | None = None,
+    ) -> int:
+        """Write a key and give its new version.
+
+        `expected_version` refuses if the key is not at that version (0: if it has a value). A `reducer` makes the new
+        value of the old one and this: append, merge or sum. `ttl` is in seconds. `key` makes a retry safe.
+        """
+        options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
+        wanted = Write(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
+        return keeping.write(self._storage, self.scope, name, wanted)
+
+    def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
+        """Remove a key; gives whether it had a value. Its edges stay until they are unlinked."""
+        return keeping.delete(self._storage, self.scope, name, expected_version, key)
+
+    def clear_transient(self) -> int:
+        """Remove what was written with lifetime='transient'; what it lay over is seen again."""
+        return keeping.clear_transient(self._storage, self.scope)
+
+    def link(
+        self,
+        source: str,
+        kind: str,
+        target: str,
+        /,
+        *,
+        target_scope: Address | None = None,
+        weight: float | None = None,
+        data: Any = None,
+    ) -> None:
+        """Connect two keys by an edge of a kind. The same edge again takes the new weight and data."""
+        edge = finding.edge_between(
+            self.scope, source, kind, target, target_scope=target_scope, weight=weight, data=data
+        )
+        finding.link(self._storage, edge)
+
+    def unlink(self, source: str, kind: str, target: str, /, *, target_scope: Address | None = None) -> bool:
+        """Take an edge away; gives whether it was there."""
+        return finding.unlink(
+            self._storage, finding.edge_between(self.scope, source, kind, target, target_scope=target_scope)
+        )
+
+    def reader(self) -> StateReader:
+        """A view of this scope that can only read."""
+        return StateReader(self._storage, self.scope)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list())
+
+    def __contains__(self, name: str) -> bool:
+        return self.entry(name) is not None
+
+    def __repr__(self) -> str:
+        return f"State({self.scope!r})"
+
+
+def open_store(
+    url: str | os.PathLike[str],
+    *,
+    embedder: Any = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    format: str | None = None,
+    search: bool | None = None,
+    most: int | None = None,
+    prefix: str | None = None,
+    durability: str | None = None,
+) -> StateStore:
+    """Open a store of another technology: memory:, fs:///folder, sqlite:///file, redis://host or cozo:///file.
+
+    `embedder` makes vectors of what is written, where the store declares them. Some options belong to some stores:
+    `format` ("json" or "markdown") and `search` to fs, `most` entries and `search` to memory, `prefix` of all keys to
+    redis, `durability` ("full" or "fast") to sqlite.
+    """
+    options = {"format": format, "search": search, "most": most, "prefix": prefix, "durability": durability}
+    return StateStore(open_storage(url, embedder=embedder, settings=settings, clock=clock, options=options))
+
+
+class StateStore:
+    """The entries of every scope of one store. Safe to share between threads."""
+
+    def __init__(self, storage: Storage, *, owner: bool = True) -> None:
+        self._storage = storage
+        self._owner = owner
+
+    def __call__(self, scope: Address) -> State:
+        """The entries of one scope: a Scope, its text such as `user/42`, or a bare id, which means that session."""
+        return State(self._storage, scope)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this store offers beyond reading and writing, such as text, vectors, graph, keys or history."""
+        return self._storage.store.capabilities
+
+    def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
+        """A view that can only read: of one scope, and of any other that it is called with."""
+        return StateReader(self._storage, scope)
+
+    def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
+        """Scopes that have entries, in order. The next page begins after the last of this one.
+
+        Only the journaled store knows.
+        """
+        return storing.scopes(self._storage, after, limit)
+
+    def purge(self) -> int:
+        """Remove entries whose time is over, for good; gives how many there were. Call it now and then.
+
+        Nobody reads them before that either. What the journal remembers of them stays in its history.
+        """
+        return keeping.purge(self._storage)
+
+    def end_session(self, session: str) -> int:
+        """Delete what was to live as long as this session, in its own scope.
+
+        The journaled store does so by itself when a session is closed, and in its threads as well.
+        """
+        return keeping.end_session(self._storage, session)
+
+    def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask in Datalog, reading only, where the store declares it."""
+        return storing.datalog(self._storage, script, params)
+
+    def close(self) -> None:
+        """Let go of the store. Closing twice is fine; closing `hf.state` closes nothing."""
+        if self._owner:
+            self._storage.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateStore({type(self._storage.store).__name__})"

@@ -1,0 +1,195 @@
+"""What a turn needs next, as its loop gets it: call the model, call a tool, wait for a person, done.
+
+A step's intent is in the journal before the loop gets it, and its outcome by `done` or `fail`. A step is answered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.pack import ContextPack
+from holdfast.core.values import plain, words
+from holdfast.core.wire.reading import read
+from holdfast.errors import InvalidMessage, InvalidValue, Refused
+from holdfast.records.messages import Message, ToolCallRequest
+from holdfast.records.resume import Answer, QuestionInfo
+from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.client.turn import Turn
+
+
+class Step:
+    """One thing that a turn needs."""
+
+    __slots__ = ("_turn", "answered")
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.answered = False
+
+    def _once(self) -> None:
+        if self.answered:
+            raise Refused("This step was answered already. Go on to the next one.")
+
+
+class CallModel(Step):
+    """Call the model with `pack`, then `done(response)`. `repeated` says that an earlier process may have called it."""
+
+    __slots__ = ("call", "model", "pack", "repeated")
+
+    def __init__(self, turn: Turn, call: str, pack: ContextPack, model: str, *, repeated: bool) -> None:
+        super().__init__(turn)
+        self.call, self.pack, self.model, self.repeated = call, pack, model, repeated
+
+    def done(self, response: Any, *, usage: Usage | int | None = None, finish: str | None = None) -> Message:
+        """What the model answered: a provider's response, a message or text. Gives it as it is stored."""
+        self._once()
+        message = reply_of(response)
+        said = self._turn._model_done(self, message, usage, finish)
+        self.answered = True
+        return said
+
+    def fail(self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0) -> None:
+        """The model gave no answer. It is called again if that may help; else the turn ends here."""
+        self._once()
+        self._turn._model_failed(self, error_words(error), retryable, usage)
+        self.answered = True
+
+    def stream(self, chunks: Iterable[Any]) -> Iterator[str]:
+        """The words of a provider's stream as they come; the whole answer is journaled at its end.
+
+        If the turn is stopped meanwhile, what was shown is kept as a partial message and the stream ends.
+        """
+        self._once()
+        yield from self._turn._streamed(self, chunks)
+
+    def __repr__(self) -> str:
+        return f"CallModel({self.model!r}, call={self.call!r})"
+
+
+class CallTool(Step):
+    """Call a tool with `args`, then `done(value)` or `fail(error)`. `key` is its idempotency key.
+
+    `attempt` is above 1 if it runs again: after a crash, or with the `answer` to a question about it.
+    """
+
+    __slots__ = ("_args", "answer", "attempt", "request")
+
+    def __init__(
+        self, turn: Turn, request: ToolCallRequest, *, attempt: int = 1, answer: Answer | None = None, args: Any = None
+    ) -> None:
+        super().__init__(turn)
+        self.request, self.attempt, self.answer, self._args = request, attempt, answer, args
+
+    @property
+    def name(self) -> str:
+        """Which tool."""
+        return self.request.name
+
+    @property
+    def key(self) -> str:
+        """The call's id: the same however often it is tried."""
+        return self.request.id
+
+    @property
+    def args(self) -> Any:
+        """The arguments as data, as a person changed them if one did. Refuses what is not JSON."""
+        return self.request.args if self._args is None else self._args
+
+    @property
+    def edited(self) -> bool:
+        """Whether a person changed the arguments."""
+        return self._args is not None
+
+    def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
+        """What the tool gave: text or plain data, and files to keep beside it. Gives the result as it is stored."""
+        self._once()
+        said = self._turn._tool_done(self, plain(value), files=files)
+        self.answered = True
+        return said
+
+    def fail(self, error: BaseException | str) -> Message:
+        """The tool failed: the model is told, and the turn goes on."""
+        self._once()
+        said = self._turn._tool_done(self, error_words(error), failed=True)
+        self.answered = True
+        return said
+
+    def ask(self, reason: str, *, kind: str = "approval", **how: Any) -> str:
+        """Ask a person first. The turn waits; with a yes the tool is called again, with a no the model is told."""
+        self._once()
+        question = self._turn._tool_asks(self, reason, kind, how)
+        self.answered = True
+        return question
+
+    def __repr__(self) -> str:
+        return f"CallTool({self.name!r}, key={self.key!r})"
+
+
+class Ask(Step):
+    """The turn waits for a person. Leave the loop, or answer and go on; whoever runs the turn later goes on as well."""
+
+    __slots__ = ("questions",)
+
+    def __init__(self, turn: Turn, questions: tuple[QuestionInfo, ...]) -> None:
+        super().__init__(turn)
+        self.questions = questions
+        self.answered = True
+
+    @property
+    def id(self) -> str:
+        """The id of the first question, for `hf.answer`."""
+        return self.questions[0].id
+
+    @property
+    def question(self) -> str:
+        """What is asked, in words."""
+        reason = self.questions[0].reason
+        return reason if isinstance(reason, str) else f"Question {self.id}"
+
+    def __repr__(self) -> str:
+        return f"Ask({self.question!r}, id={self.id!r})"
+
+
+class Done(Step):
+    """The turn has ended. `status` is done or stopped; `reason` says why it was stopped, and `text` what there is."""
+
+    __slots__ = ("message", "reason", "status")
+
+    def __init__(self, turn: Turn, status: str, message: Message | None = None, reason: str | None = None) -> None:
+        super().__init__(turn)
+        self.status, self.message, self.reason = status, message, reason
+        self.answered = True
+
+    @property
+    def text(self) -> str:
+        """The final reply."""
+        return "" if self.message is None else self.message.text
+
+    def __repr__(self) -> str:
+        return f"Done({self.status!r}, {self.text[:60]!r})"
+
+
+def reply_of(response: Any) -> Message:
+    """The assistant's message in whatever a caller has: a response, a message in some form, or its text."""
+    if isinstance(response, str):
+        if not response:
+            raise InvalidMessage("The model's answer is empty. Use step.fail(…) if it gave none.")
+        return Message(role="assistant", content=response)
+    found = read(response)
+    if len(found) != 1 or found[0].role != "assistant":
+        raise InvalidMessage(
+            "A model's answer is one assistant message. Give the provider's response, or the message in it."
+        )
+    return found[0]
+
+
+def error_words(error: BaseException | str) -> str:
+    """What went wrong, in words."""
+    if isinstance(error, BaseException):
+        return words(error)
+    if not isinstance(error, str) or not error:
+        raise InvalidValue("Say what went wrong: an exception, or a text.")
+    return error

@@ -1,0 +1,1 @@
+"""What goes when something is made smaller, and which words stand in its place."""

@@ -1,0 +1,184 @@
+"""What a conversation came to, as data: goals, decisions, facts, open questions, files. No model, always the same.
+
+Everything in it was said: sentences are taken as they are, and sorted by their words and form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.compaction.extract import Lexicon, clean, fit, sentences, signal, words, worth
+from holdfast.core.compaction.signals import listed
+from holdfast.core.compaction.transcript import spoken
+from holdfast.core.patterns import late
+from holdfast.records.messages import Message
+
+SECTIONS: Final = ("goals", "decisions", "facts", "open_questions", "files")
+TITLES: Final = {
+    "goals": "Goals",
+    "decisions": "Decisions",
+    "facts": "Facts",
+    "open_questions": "Open questions",
+    "files": "Files touched",
+}
+MOST: Final = 12
+"""Entries of one section. The newest stay, of goals the first as well."""
+LONGEST: Final = 240
+"""Characters of one entry."""
+LOOKED_AT: Final = 20_000
+"""Characters of one message that are read."""
+STRONG: Final = 1.0
+"""What the words of a sentence must be worth to be a fact."""
+
+_DECIDED: Final = listed(
+    """
+    decided decide decision agreed confirmed cancelled canceled approved rejected booked refunded denied chose chosen
+    settled postponed rescheduled promised i'll we'll
+    entschieden beschlossen vereinbart bestätigt storniert abgesagt genehmigt abgelehnt gebucht
+    décidé confirmé annulé convenu refusé approuvé decidido confirmado cancelado acordado rechazado aprobado
+    deciso confermato annullato
+    """
+)
+_WANTED: Final = listed(
+    """
+    want wants need needs please wish goal find book change help make write build fix create update refund cancel send
+    möchte brauche will bitte voudrais besoin quiero necesito vorrei
+    """
+)
+_NAMED_PATHS: Final = late(r"(?i)(?:^|_)(?:path|paths|file|files|filename|file_path|filepath|notebook_path)$")
+_PATH: Final = late(r"(?<![\w/.\\-])(?:[\w.~-]*[/\\])*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/\\])")
+_EXTENSIONS: Final = listed(
+    """
+    py pyi js jsx ts tsx json jsonl yaml yml toml ini cfg md rst txt csv tsv html css scss xml sql sh bash rs go java kt
+    c h cc cpp hpp cs rb php swift scala lua r ipynb lock pdf doc docx xls xlsx ppt pptx png jpg jpeg gif svg log env
+    """
+)
+_QUESTION_MARKS: Final = ("?", "？", "؟")  # noqa: RUF001
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A sentence, where it stands, and who said it."""
+
+    at: int
+    role: str
+    text: str
+
+
+def extracted(messages: Sequence[Message]) -> dict[str, list[str]]:
+    """The state of a conversation; sections without entries are left out."""
+    present = [message for message in messages if not message.erased]
+    said = list(_sentences(present))
+    lexicon = Lexicon(spoken(message)[:LOOKED_AT] for message in present if message.role != "tool")
+    questions = [one for one in said if one.text.endswith(_QUESTION_MARKS)]
+    rest = [one for one in said if not one.text.endswith(_QUESTION_MARKS)]
+    goals = list(_goals(said))
+    decisions = [one.text for one in rest if _words(one.text) & _DECIDED]
+    facts = [one.text for one in rest if one.text not in decisions and _is_fact(one, lexicon)]
+    found = {
+        "goals": _first_and_newest(goals),
+        "decisions": _newest(decisions),
+        "facts": _newest(text for text in facts if text not in goals[:1]),
+        "open_questions": _newest(_unanswered(questions, present)),
+        "files": _newest(_files(present)),
+    }
+    return {name: entries for name, entries in found.items() if entries}
+
+
+def as_text(state: dict[str, Any], most: int, count: Callable[[str], int]) -> str:
+    """The state in words, less its oldest entries if it is too long; empty if there is none."""
+    left = {name: list(state.get(name) or ()) for name in SECTIONS}
+    while True:
+        text = _written(left)
+        if count(text) <= most:
+            return text
+        longest = max(SECTIONS, key=lambda name: len(left[name]))
+        if len(left[longest]) <= 1:
+            return fit(text, most, count)
+        # The first goal is what all of it is about.
+        left[longest].pop(1 if longest == "goals" else 0)
+
+
+def _written(state: dict[str, list[str]]) -> str:
+    lines: list[str] = []
+    for name in SECTIONS:
+        lines += [f"{TITLES[name]}:", *(f"- {entry}" for entry in state[name])] if state[name] else []
+    return "\n".join(lines)
+
+
+def _sentences(present: Sequence[Message]) -> Iterator[_Said]:
+    for at, message in enumerate(present):
+        for sentence in sentences(spoken(message)[:LOOKED_AT]) if message.role in ("user", "assistant") else ():
+            text = clean(sentence)
+            if text:
+                yield _Said(at, message.role, text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…")
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower().replace("’", "'") for word in words(text)}  # noqa: RUF001
+
+
+def _goals(said: Sequence[_Said]) -> Iterator[str]:
+    """What the user said first, and what they wanted later."""
+    first = next((one.at for one in said if one.role == "user"), -1)
+    began = False
+    for one in said:
+        if one.role != "user":
+            continue
+        wanted = bool(_words(one.text) & _WANTED)
+        if wanted or (one.at == first and not began):
+            began = True
+            yield one.text
+
+
+def _is_fact(one: _Said, lexicon: Lexicon) -> bool:
+    """Something that cannot be guessed: numbers, names, identifiers; or what a user told of themselves."""
+    found = dict.fromkeys(words(one.text))
+    meant = sum(max(0.0, signal(word)) for word in found) if one.role == "user" else 0.0
+    return len(found) > 2 and sum(map(worth, found)) + meant >= STRONG and lexicon.strength(one.text) > 0
+
+
+def _unanswered(questions: Sequence[_Said], present: Sequence[Message]) -> Iterator[str]:
+    """Questions after which the other side said nothing more."""
+    last = {message.role: at for at, message in enumerate(present) if spoken(message).strip()}
+    for one in questions:
+        if last.get("user" if one.role == "assistant" else "assistant", -1) <= one.at:
+            yield one.text
+
+
+def _files(present: Sequence[Message]) -> Iterator[str]:
+    """Files that tools were given, and files that were named."""
+    for message in present:
+        for found in _PATH.findall(spoken(message)[:LOOKED_AT]):
+            if found.rpartition(".")[2].lower() in _EXTENSIONS:
+                yield found
+        for call in message.tool_calls:
+            yield from _given(call.arguments)
+
+
+def _given(arguments: str) -> Iterator[str]:
+    try:
+        data = msgspec.json.decode(arguments[:LOOKED_AT])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return
+    for name, value in data.items() if isinstance(data, dict) else ():
+        if _NAMED_PATHS.search(name):
+            values = value if isinstance(value, list) else [value]
+            yield from (clean(one)[:LONGEST] for one in values if isinstance(one, str) and clean(one))
+
+
+def _newest(entries: Iterable[str]) -> list[str]:
+    """Each once, where it was said last, and not too many."""
+    found: dict[str, None] = {}
+    for entry in entries:
+        found.pop(entry, None)
+        found[entry] = None
+    return list(found)[-MOST:]
+
+
+def _first_and_newest(entries: Sequence[str]) -> list[str]:
+    newest = _newest(entries)
+    first = entries[:1]
+    return [*first, *[entry for entry in newest if entry not in first][-(MOST - 1) :]]

@@ -1,0 +1,213 @@
+"""What tools did, a line for each call: its name, the arguments that matter, and what it came to.
+
+Only as many calls are looked into as can be shown; the rest cost a glance.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import nlargest
+from typing import Any
+
+import msgspec
+
+from holdfast.core.compaction.extract import clean, sentences, words, worth
+from holdfast.core.compaction.signals import listed
+from holdfast.core.matching import matched
+from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
+
+MOST_NOTES = 120
+"""Calls that are looked into. More would not fit into any summary."""
+ARGUMENTS, OUTCOME, VALUE = 90, 110, 60
+"""Characters of the arguments, of the outcome, and of one value in either. A call that only read gets half."""
+LOOKED_AT, LARGEST_JSON = 20_000, 500_000
+"""Characters of a result that are read as text, and up to which it is read as data."""
+LEAVES = 200
+_READING = listed(
+    "get list search find read fetch query lookup look show view check think calculate count describe load"
+)
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A call with what came of it."""
+
+    name: str
+    order: int
+    request: ToolCallRequest | None = None
+    result: ToolCallResult | None = None
+    erased: bool = False
+    """Whether there was a result that nobody may see any more."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it says so, or its result reads like it: many tools return their errors as text."""
+        if self.result is None or self.result.is_error:
+            return self.result is not None
+        body = _without_parts(self.result.result)
+        if isinstance(body, dict):
+            return bool(body.get("error"))
+        return isinstance(body, str) and body[:100].lstrip('{" \n').lower().startswith("error")
+
+    @property
+    def reads(self) -> bool:
+        """Whether it only looks something up, as far as its name says."""
+        first = self.name.replace("-", "_").replace(".", "_").lower().strip("_").partition("_")[0]
+        return first in _READING or any(
+            self.name.startswith(verb) and self.name[len(verb) :][:1].isupper() for verb in _READING
+        )
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """One line about what a tool did."""
+
+    order: int
+    text: str
+    value: float
+
+
+def notes(messages: Sequence[Message], mentioned: Callable[[str], bool]) -> list[Note]:
+    """Lines about the calls that matter most, in order. Values that were `mentioned` in words matter more."""
+    calls = _calls(messages)
+    weighed = ((_weight(call, len(calls)), call.order, call) for call in calls)
+    chosen = sorted(nlargest(MOST_NOTES, weighed, key=lambda found: found[:2]), key=lambda found: found[1])
+    latest: dict[str, Note] = {}
+    times: dict[str, int] = {}
+    for weight, order, call in chosen:
+        text = _line(call, mentioned)
+        times[text] = times.pop(text, 0) + 1
+        latest.pop(text, None)
+        latest[text] = Note(order=order, text=text, value=weight)
+    whole = len(calls) <= MOST_NOTES  # else nobody counted how often
+    return [
+        note if times[text] == 1 or not whole else msgspec.structs.replace(note, text=f"{text} (×{times[text]})")  # noqa: RUF001
+        for text, note in latest.items()
+    ]
+
+
+def _weight(call: Call, calls: int) -> float:
+    weight = 1.0 if call.reads else 2.0
+    if call.failed or (call.result is None and not call.erased) or (call.result and call.result.interrupted):
+        weight += 0.5
+    elif call.reads and not (call.result and call.result.result):
+        weight -= 0.5  # it found nothing, or was a note to itself
+    return round(weight + 0.5 * (call.order + 1) / calls, 6)
+
+
+def _calls(messages: Sequence[Message]) -> list[Call]:
+    """Every call with its result, and results whose call is not among the messages."""
+    found = matched(messages)
+    asked = found.calls()
+    calls: list[Call] = []
+    for at, message in enumerate(messages):
+        if message.erased:
+            continue
+        for position, request in enumerate(message.tool_calls):
+            place = found.answers.get((at, position))
+            result = messages[place[0]].tool_results[place[1]] if place else None
+            erased = place is not None and messages[place[0]].erased
+            calls.append(Call(_name(request.name), len(calls), request, None if erased else result, erased))
+        for position, result in enumerate(_results(message)):
+            if (at, position) not in asked and found.refused.get((at, position)) != "duplicate_result":
+                calls.append(Call(_name(message.name), len(calls), result=result))
+    return calls
+
+
+def _results(message: Message) -> Sequence[ToolCallResult]:
+    if message.tool_results or message.role != "tool":
+        return message.tool_results
+    return (ToolCallResult(result=message.content),)
+
+
+def _name(given: str | None) -> str:
+    return clean(given or "")[:VALUE] or "tool"
+
+
+def _line(call: Call, mentioned: Callable[[str], bool]) -> str:
+    part = 2 if call.reads else 1
+    asked = _leaves(_data(call.request.arguments)) if call.request else []
+    line = f"{call.name}({_brief(asked, mentioned, ARGUMENTS // part, '=', ', ')})"
+    if call.result is None:
+        return f"{line}: its result was erased" if call.erased else f"{line}: no result yet"
+    if call.result.interrupted:
+        return f"{line}: interrupted, outcome unknown"
+    body = call.result.result
+    data = _data(body) if isinstance(body, str) else _without_parts(body)
+    if isinstance(data, str):
+        outcome = _said(data)
+    else:
+        known = {str(value) for _, value in asked}  # what was asked for need not be told again
+        told = [(name, value) for name, value in _leaves(data) if str(value) not in known]
+        outcome = _brief(told, mentioned, OUTCOME // part, " ", "; ")
+    if call.failed:
+        return f"{line}: failed: {outcome or 'no reason given'}"
+    return f"{line}: {outcome or ('nothing' if data in ([], {}) else 'done')}"
+
+
+def _data(text: str) -> Any:
+    """JSON as data, and anything else as the text it is."""
+    try:
+        return msgspec.json.decode(text) if len(text) <= LARGEST_JSON and text[:1] in ("{", "[") else text
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def _without_parts(value: Any) -> Any:
+    """The text of a list of parts; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+        return " ".join(str(part.get("text") or f"[{part['type']}]") for part in value)[:LOOKED_AT]
+    return value
+
+
+def _said(text: str) -> str:
+    """A result in words: all of it if it is short, else the sentence that says most."""
+    short = clean(text[:LOOKED_AT])
+    if len(short) <= OUTCOME:
+        return short
+    found = list(sentences(text[:LOOKED_AT]))[:LEAVES]
+    best = max(range(len(found)), key=lambda at: (_dense(found[at]), -at), default=0)
+    return _cut(clean(found[best]), OUTCOME) if found else ""
+
+
+def _dense(sentence: str) -> float:
+    found = dict.fromkeys(words(sentence))
+    return round(sum(map(worth, found)) / (8 + len(found)), 6)
+
+
+def _brief(values: list[tuple[str, Any]], mentioned: Callable[[str], bool], room: int, of: str, then: str) -> str:
+    """The values that matter most, under their names, in the order in which they stand."""
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for at, (name, value) in enumerate(values):
+        if text := _cut(clean(str(value)), VALUE):
+            inside = words(text)
+            weight = sum(map(worth, inside)) / (1 + len(inside)) + (1.0 if any(map(mentioned, inside)) else 0.0)
+            found.setdefault((name, text), (round(weight, 6), -at))
+    kept: list[tuple[str, str]] = []
+    for item in sorted(found, key=found.__getitem__, reverse=True):
+        if (length := sum(map(len, item)) + len(of + then)) <= room or not kept:
+            room -= length
+            kept.append(item)
+    by_name: dict[str, list[str]] = {}
+    for name, text in sorted(kept, key=lambda item: -found[item][1]):
+        by_name.setdefault(name, []).append(text)
+    parts = [f"{name}{of}{'/'.join(texts)}" if name else ", ".join(texts) for name, texts in by_name.items()]
+    return then.join(parts) + (f"{then}…" if len(kept) < len(found) else "")
+
+
+def _leaves(data: Any) -> list[tuple[str, Any]]:
+    """The plain values in nested data with the name nearest to each, breadth before depth, up to a limit."""
+    queue: deque[tuple[str, Any]] = deque([("", data)])
+    found: list[tuple[str, Any]] = []
+    while queue and len(found) < LEAVES:
+        name, value = queue.popleft()
+        if isinstance(value, dict):
+            queue.extend((clean(str(key))[:40], inner) for key, inner in list(value.items())[:LEAVES])
+        elif isinstance(value, list | tuple):
+            queue.extend((name, inner) for inner in value[:LEAVES])
+        elif value is not None and value != "":
+            found.append((name, value))
+    return found
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1].rstrip() + "…"

@@ -1,0 +1,1 @@
+"""Conversations and frames made smaller, and the rules that say when."""

@@ -1,0 +1,216 @@
+"""Reading on where a pack stopped: what a name stands for, whole, as far as the line or the frame may see it.
+
+A line sees what is said in it and what it shares with others, as it stands now: what was retracted or reset is not
+there any more. A frame sees its own line, the evidence that is attached to it, and what its last packs showed it of
+the evidence above it. Whatever else exists, whoever's id a model made up: it is not found. Messages are read a page at
+a time, as they are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
+
+import msgspec
+
+from holdfast.core.fencing import lowest
+from holdfast.core.naming import Name, handle_of, parse_handle, stretch_handle
+from holdfast.core.paging import Piece
+from holdfast.core.said import ERASED_TEXT, stored_message
+from holdfast.core.telling import capped, message_text
+from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
+from holdfast.flow.compaction.summing import covers, standing
+from holdfast.flow.context.packed import LOOK_BACK, journaled
+from holdfast.flow.context.reloading import origin_of
+from holdfast.flow.context.resolving import reload, resolve
+from holdfast.flow.context.seeing import find_handle
+from holdfast.flow.conversation.lines import APPENDED, bodies, line_of, place_of, segments, span_of
+from holdfast.flow.stack.showing import event_at, frame_info, handle_info
+from holdfast.flow.state.searching import search_line
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.conversations import Segment, Stretch
+from holdfast.records.ids import ULID_CHARS
+from holdfast.records.messages import Message
+
+MOST_CHARS: Final = 1_000_000
+NOTHING_SAID: Final = "(no words)"
+
+
+class Expanded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a name stands for. `trust` is the lowest of what it consists of."""
+
+    id: str
+    text: str
+    trust: str
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, piece by piece, each read when it is asked for."""
+
+    id: str
+    pieces: Iterator[Piece]
+
+
+class Mention(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a search found, with the name to read it by."""
+
+    name: str
+    who: str
+    trust: str
+    snippet: str
+
+
+def expand(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Expanded:
+    """All that a name stands for, as one text of bounded size; NotFound if nothing here has that name."""
+    reading = read(ports, acting, line, handle, frame=frame)
+    first, trust, size = next(reading.pieces), "system", 0
+    following = next(reading.pieces, None)
+    if following is None:
+        return Expanded(id=reading.id, text=first.text, trust=first.trust)
+    texts: list[str] = []
+    for piece in chain([first, following], reading.pieces):
+        trust = lowest(trust, piece.trust)
+        texts.append(f"{piece.name}, {piece.who}:\n{piece.text}")
+        size += len(texts[-1])
+        if size > MOST_CHARS:
+            break
+    return Expanded(id=reading.id, text=capped("\n\n".join(texts)), trust=trust)
+
+
+def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Reading:
+    """What a name stands for; there is at least one piece. The words of a line come before evidence."""
+    name = parse_handle(handle)
+    pieces: Iterator[Piece] = iter(())
+    first = None
+    try:
+        pieces = _of_line(ports, acting, line, name)
+        first = next(pieces, None)
+    except SessionNotFound:
+        if frame is None:
+            raise  # In a frame it means that nothing was said there yet.
+    if first is None and frame is not None:
+        names = (handle.strip(), name.id or str(name))
+        first = _evidence(ports, acting, frame, names) or _from_above(ports, acting, line, frame, names)
+    if first is None:
+        where = "conversation" if frame is None else "work"
+        raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
+    return Reading(id=str(name), pieces=chain([first], pieces))
+
+
+def _of_line(ports: Ports, acting: Acting, line: str, name: Name) -> Iterator[Piece]:
+    if name.kind == "id":
+        return _by_id(ports, acting, line, name.id)
+    if name.kind == "summary":
+        event = event_at(ports, acting, line, name.first)
+        own = segments(line, line_of(ports, acting, line))[0]
+        if event is None or event.type != "summary.made" or event.version <= own.after:
+            return iter(())
+        return _stretches(ports, acting, line, covers(event.facts, line))
+    return _stretches(ports, acting, line, (Stretch(line, name.first, name.last),))
+
+
+def _stretches(ports: Ports, acting: Acting, line: str, wanted: tuple[Stretch, ...]) -> Iterator[Piece]:
+    """What stands in a line of some stretches, oldest first."""
+    known = segments(line, line_of(ports, acting, line))
+    for stretch in wanted:
+        for part in reversed(known):
+            if part.stream == stretch.stream:
+                first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
+                for message in span_of(ports, acting, Segment(part.stream, first, last, part.at)):
+                    own = part.stream == line and stretch is wanted[-1]
+                    yield _piece(message, line, stretch_handle(message.version, last) if own else None)
+
+
+def _by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[Piece]:
+    """A message by its id, or what a summary stands for."""
+    if len(id) != ULID_CHARS:
+        return iter(())
+    try:
+        found = place_of(ports, acting, line, id.upper())
+    except MessageNotFound:
+        summary = next((one for one in standing(ports, acting, line) if one.id == id.upper()), None)
+        return iter(()) if summary is None else _stretches(ports, acting, line, summary.covers)
+    (message,) = bodies(ports, acting, [found])
+    return iter([_piece(message, line, None)])
+
+
+def _piece(message: Message, line: str, onwards: str | None) -> Piece:
+    return Piece(
+        name=handle_of(message, line), who=_who(message), text=_words(message), trust=message.trust, onwards=onwards
+    )
+
+
+def _who(message: Message) -> str:
+    """Whose words they are, and of which day."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(message.timestamp / 1000))
+    return f"{'tool result' if message.role == 'tool' else message.role}, {day}"
+
+
+def _words(message: Message) -> str:
+    """Everything that a message says: its text, calls and results; images and files by their kind."""
+    said = [message_text(message)]
+    if message.text or message.tool_results:
+        said += [f"{call.name}({call.arguments})" for call in message.tool_calls]
+    for part in message.content if isinstance(message.content, list) else ():
+        if part.get("type") in ("image", "file"):
+            said.append(f"[{' '.join(str(word) for word in (part['type'], part.get('name')) if word)}]")
+    text = capped("\n".join(piece for piece in said if piece)) or NOTHING_SAID
+    return text if message.name is None else f"{message.name}: {text}"
+
+
+def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> Piece | None:
+    """What one of the handles that are attached to a frame, or that it inherited, leads to."""
+    info = frame_info(ports, acting, frame)
+    handle = next((one for one in info.handles if one.id in names and one.removed is None), None)
+    if handle is None:
+        return None
+    found = resolve(ports, acting, info.scope, handle_info(ports, acting, info.scope, handle))
+    who = f"evidence, {handle.kind}"
+    return Piece(name=handle.id, who=who, text=found.text or NOTHING_SAID, trust=found.trust)
+
+
+def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> Piece | None:
+    """An ancestor's evidence, whole, as the frame's last packs showed it; not once it is detached or replaced."""
+    for event in islice(journaled(ports, acting, line), LOOK_BACK):
+        for piece in event.facts.manifest if event.facts.frame == frame else ():
+            if piece.kind != "evidence" or piece.handle not in names:
+                continue
+            held = find_handle(ports, acting, frame, piece.handle)
+            if held is None or (held[1], held[0].version) != (piece.handle_stream, piece.handle_version):
+                return None
+            text = reload(ports, acting, origin_of(piece))
+            shown = (text or NOTHING_SAID) if isinstance(text, str) else ERASED_TEXT
+            return Piece(name=piece.handle, who=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external")
+    return None
+
+
+def mentions(
+    ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
+) -> list[Mention]:
+    """Messages of a line that match, best first. What the tools in `own` gave is left out: it is said elsewhere."""
+    found = []
+    for result in search_line(ports, acting, line, query, 2 * limit if own else limit):
+        message: Message = result.value
+        if not (own and _answers(ports, acting, message, own)):
+            found.append(
+                Mention(
+                    name=handle_of(message, line),
+                    who=_who(message),
+                    trust=message.trust,
+                    snippet=" ".join(result.snippet.split()),
+                )
+            )
+    return found[:limit]
+
+
+def _answers(ports: Ports, acting: Acting, message: Message, names: frozenset[str]) -> bool:
+    """Whether a message holds nothing but results of some tools, which its round begins with."""
+    if not message.tool_results:
+        return False
+    event = event_at(ports, acting, message.stream, message.round)
+    if event is None or event.type not in APPENDED:
+        return False
+    names_by_id = {call.id: call.name for call in stored_message(event).tool_calls}
+    return all(names_by_id.get(result.tool_call_id) in names for result in message.tool_results)

@@ -1,0 +1,352 @@
+"""The end of a conversation, as far back as a budget reaches: read once, then only what was said since.
+
+What is kept in memory is a hint. It is used only if the stream says that nothing but messages came since, that the
+summaries are the same, and that nothing was erased anywhere; else it is read anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.ambient import renew_in_child
+from holdfast.core.codec import decode_event
+from holdfast.core.counting import Framing, message_tokens
+from holdfast.core.project_lines import message_row
+from holdfast.flow.compaction import summing
+from holdfast.flow.context.packed import PACKED
+from holdfast.flow.context.pinning import leading, with_pinned
+from holdfast.flow.conversation.lines import PAGE, Place, bodies, decoded, places, runs
+from holdfast.flow.stack.showing import event_at
+from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.frames import StreamState
+from holdfast.records.lines import Line, Summary
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.rows import Span
+from holdfast.records.scope import Scope
+
+MORE = 16
+"""Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
+USUAL = 200
+"""Tokens of a message, about: so many rows are asked for at a time as will fill the room, or the fewest."""
+FEWEST = 16
+SINCE = 256
+"""Events that are looked at to go on from what is known."""
+GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
+"""Events after which everything that was known before still holds."""
+
+Known = tuple[str, str, str]
+"""Tenant, stream, and the name that counts are kept under."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a line is wanted, and how it is counted."""
+
+    room: int
+    max_messages: int | None
+    kept_as: str
+    longest: int
+    """What one message is counted for at most while reading: a longer one may be shown abbreviated."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a line with what is pinned and the first instructions, oldest first, and summaries of the rest."""
+
+    version: int
+    line: Line | None
+    erased: int
+    wanted: Wanted
+    sources: tuple[int, ...] = ()
+    """Where the lines stood that it shares something with: what is pinned there is noted there."""
+    places: tuple[Place, ...] = ()
+    messages: tuple[Message, ...] = ()
+    since: tuple[str, int] | None = None
+    """From this message on nothing of the line is missing."""
+    leading: int = 0
+    """How many of them are the first instructions."""
+    kept: frozenset[tuple[str, int]] = frozenset()
+    """Those, and the messages of pinned rounds: they stay when the end moves on."""
+    complete: bool = True
+    """Whether no uncovered message is missing."""
+    summaries: tuple[Summary, ...] = ()
+    """Standing ones, oldest first, as far as there may be room for them."""
+    packed: Event | None = None
+    """The newest pack of the line that was journaled."""
+    fresh: dict[str, tuple[tuple[int, int], ...]] = {}
+    """Counts that were made just now, by stream: version and tokens."""
+
+
+class RecentCache:
+    """Ends of lines in memory, those that were longest not asked for forgotten first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Known, Any] = OrderedDict()
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    def get(self, place: Known) -> Any:
+        """What is known, or None."""
+        with self._lock:
+            if place in self._kept:
+                self._kept.move_to_end(place)
+            return self._kept.get(place)
+
+    def put(self, place: Known, window: Any) -> None:
+        """What is known now."""
+        with self._lock:
+            self._kept[place] = window
+            self._kept.move_to_end(place)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+
+
+def ending(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    state: StreamState,
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> Ending:
+    """The end of a line, from memory as far as that holds."""
+    erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are noted there.
+    now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted)
+    if state.line is None:
+        return now
+    now = replace(now, sources=tuple(_version(ports, acting, one.stream) for one in state.line.shared))
+    place = (acting.tenant, stream, wanted.kept_as)
+    known: Ending | None = None if ports.recent is None else ports.recent.get(place)
+    found = None
+    if known is not None and _holds(known, now):
+        same = known.version == state.version
+        found = known if same else _grown(ports, acting, stream, now, known, tokenizer, framing)
+    if found is None:
+        plain = known is not None and _begins_plainly(known, now)
+        found = _read(ports, acting, stream, now, tokenizer, framing, plain=plain)
+    at = state.line.packed
+    if at and (found.packed is None or found.packed.version != at):
+        found = replace(found, packed=event_at(ports, acting, stream, at))
+    if ports.recent is not None and found is not known:
+        ports.recent.put(place, found)
+    return found
+
+
+def _version(ports: Ports, acting: Acting, stream: str) -> int:
+    head = ports.journal.head(acting.tenant, stream)
+    return 0 if head is None else head.version
+
+
+def _holds(known: Ending, now: Ending) -> bool:
+    told = (known.erased, known.sources, known.wanted) == (now.erased, now.sources, now.wanted)
+    return told and _only_longer(known, now)
+
+
+def _only_longer(known: Ending, now: Ending) -> bool:
+    """Whether nothing that was said became something else: there may be more of it."""
+    before, line = known.line, now.line
+    if before is None or line is None:
+        return False
+    return (before.edited, before.floor, before.shared, before.generation) == (
+        line.edited,
+        line.floor,
+        line.shared,
+        line.generation,
+    )
+
+
+def _begins_plainly(known: Ending, now: Ending) -> bool:
+    """Whether the line is known to begin with no instructions, however much of its end is wanted."""
+    return bool(known.places) and not known.leading and _only_longer(known, now)
+
+
+def _grown(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    now: Ending,
+    known: Ending,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> Ending | None:
+    """What was known and what came since, as far back as it would be read now; None if that is not enough."""
+    query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=SINCE)
+    stored = ports.journal.read(query)
+    if len(stored) != now.version - known.version or any(event.type not in GROWTH for event in stored):
+        return None
+    events = [decode_event(event) for event in stored if event.type == "message.appended"]
+    new = [Place(stream, message_row(event.facts, event.version)) for event in events]
+    if new and _changes_what_stays(known, new):
+        return None
+    counted, fresh = _counted(ports, acting, new, decoded(ports, acting, events), known.wanted, tokenizer, framing)
+    found, messages = (*known.places, *new), (*known.messages, *counted)
+    begin = len(known.places) if known.since is None else _index(known.places, known.since)
+    end, whole = _end([*reversed(found[begin:])], known.wanted)
+    if whole is None and not known.complete:
+        return None
+    cut = len(found) - len(end)
+    kept = [at for at in range(cut) if _at(found[at]) in known.kept] if known.kept else []
+    packs = [event for event in stored if event.type == PACKED]
+    return replace(
+        known,
+        version=now.version,
+        line=now.line,
+        places=(*(found[at] for at in kept), *found[cut:]),
+        messages=(*(messages[at] for at in kept), *messages[cut:]),
+        since=_at(end[-1]) if end else None,
+        complete=whole is None,
+        packed=decode_event(packs[-1]) if packs else known.packed,
+        fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
+    )
+
+
+def _changes_what_stays(known: Ending, new: Sequence[Place]) -> bool:
+    """Whether there may be more first instructions now, something else is pinned, or a pinned call has its result."""
+    if len(known.places) == known.leading:
+        return True
+    return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
+
+
+def _index(found: Sequence[Place], at: tuple[str, int]) -> int:
+    return next(index for index, place in enumerate(found) if _at(place) == at)
+
+
+def _at(place: Place) -> tuple[str, int]:
+    return place.stream, place.version
+
+
+def _noted(stored: Sequence[StoredEvent], known: Ending) -> bool:
+    """Whether somebody journaled the counts that were made here: all of them, as they are kept together."""
+    events = (decode_event(event) for event in stored if event.type == "tokens.counted")
+    return any(event.facts.tokenizer == known.wanted.kept_as for event in events)
+
+
+def _merged(
+    one: dict[str, tuple[tuple[int, int], ...]], other: dict[str, tuple[tuple[int, int], ...]]
+) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {stream: one.get(stream, ()) + other.get(stream, ()) for stream in {**one, **other}}
+
+
+def _read(
+    ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing, *, plain: bool
+) -> Ending:
+    """All of it, from the newest message backwards until the room is full; `plain`, it begins with no instructions."""
+    wanted = now.wanted
+    standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
+    newest_first: Iterable[Place] = places(ports, acting, stream, page=min(max(wanted.room // USUAL, FEWEST), PAGE))
+    if standing:
+        # They cover a line from its beginning: what is older than something covered is covered as well.
+        newest_first = takewhile(lambda place: not summing.is_covered(place, standing), newest_first)
+    end, whole = _end(newest_first, wanted)
+    instructions = [] if plain else list(leading(ports, acting, stream))
+    stays = with_pinned(ports, acting, stream, (), instructions)
+    kept = frozenset(map(_at, stays))
+    ends = set(map(_at, end)) if stays else ()
+    found = [*(place for place in stays if _at(place) not in ends), *reversed(end)]
+    messages, fresh = _counted(ports, acting, found, bodies(ports, acting, found), wanted, tokenizer, framing)
+    return replace(
+        now,
+        places=tuple(found),
+        messages=tuple(messages),
+        since=_at(end[-1]) if end else None,
+        leading=len(instructions),
+        kept=kept,
+        complete=whole is None,
+        summaries=tuple(standing),
+        fresh=fresh,
+    )
+
+
+def _standing(
+    ports: Ports, acting: Acting, stream: str, wanted: Wanted, tokenizer: Tokenizer, framing: Framing
+) -> list[Summary]:
+    """The newest summaries as far as there may be room for them, oldest first."""
+    found: list[Summary] = []
+    left = wanted.room
+    for summary in summing.standing(ports, acting, stream):
+        if left < 0 and found:
+            break
+        left -= summing.summary_tokens(summary.text, tokenizer, framing)
+        found.append(summary)
+    return found[::-1]
+
+
+def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Place | None]:
+    """Places until the room is full, and the first that is left out; None if there is no such."""
+    found: list[Place] = []
+    torn: set[tuple[str, int]] = set()
+    tokens = beyond = 0
+    begun = False
+    room, most, longest = wanted.room, wanted.max_messages, wanted.longest
+    for place in newest_first:
+        full = begun and (tokens > room or (most is not None and len(found) > most))
+        if full and (not torn or beyond == MORE):
+            return found, place
+        beyond += full
+        found.append(place)
+        row = place.row
+        if row["role"] == "tool":
+            torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
+        else:
+            if torn:
+                torn.discard(_at(place))
+            begun = True  # Late results alone are no round.
+        # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
+        counted = int(row["tokens"] or 0)
+        tokens += min(counted if row["tokenizer"] == wanted.kept_as else counted // 3, longest)
+    return found, None
+
+
+def _counted(
+    ports: Ports,
+    acting: Acting,
+    found: Sequence[Place],
+    messages: Sequence[Message],
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    framing: Framing,
+) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
+    """The messages with what each costs with this tokenizer, and the counts that nobody had made before."""
+    strange = [one for one in found if one.row["tokenizer"] != wanted.kept_as or one.row["tokens"] is None]
+    known = _known_counts(ports, acting, strange, wanted.kept_as)
+    fresh: dict[str, list[tuple[int, int]]] = {}
+    counted = []
+    for place, message in zip(found, messages, strict=True):
+        tokens = message.tokens if message.tokenizer == wanted.kept_as else known.get((place.stream, place.version))
+        if message.erased:
+            tokens = message_tokens(message, tokenizer.count, framing)  # What is kept counts what it was.
+        elif tokens is None:
+            tokens = message_tokens(message, tokenizer.count, framing)
+            fresh.setdefault(place.stream, []).append((place.version, tokens))
+        same = message.tokens == tokens and message.tokenizer == wanted.kept_as
+        counted.append(message if same else replace(message, tokens=tokens, tokenizer=wanted.kept_as))
+    return counted, {stream: tuple(pairs) for stream, pairs in fresh.items()}
+
+
+def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], kept_as: str) -> dict[tuple[str, int], int]:
+    known: dict[tuple[str, int], int] = {}
+    for stream in dict.fromkeys(place.stream for place in strange):
+        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
+            first, last = min(run), max(run)
+            span = Span(table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,))
+            for row in ports.journal.span(acting.tenant, stream, span):
+                known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
+    return known

@@ -1,0 +1,1 @@
+"""Operators and declared effects: run once, delivered in order, settled by people."""

@@ -1,0 +1,1 @@
+"""Frames: pushed, worked in, asked about, owned, swept, ended."""

@@ -1,0 +1,139 @@
+"""The sweep: timers that rang, questions that expired, frames past their deadline, work of the dead.
+
+It does what was agreed beforehand and nothing else, and only where nobody else is at work:
+a live owner acts for itself. Suspended frames are never late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from holdfast.core import stack
+from holdfast.core.decide import questions as rules
+from holdfast.core.step import is_late
+from holdfast.errors import Conflict, HoldfastError, NotOwner, Refused, Unavailable
+from holdfast.flow.change import change
+from holdfast.flow.stack import owning
+from holdfast.flow.stack.asking import resume
+from holdfast.flow.stack.frames import pop
+from holdfast.flow.stack.showing import current, streams_with_work
+from holdfast.flow.turn import stopping, turns
+from holdfast.flow.turn.writing import Place
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import Frame, StreamState
+from holdfast.records.resume import Swept
+
+NOBODY = "Nobody answered in time."
+ORPHAN = "Its deadline passed and whoever worked on it is gone."
+
+
+def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: bool = True) -> Swept:
+    """Do what is due in every stream with live frames. Who is not patient waits for nobody and comes again."""
+    done: dict[str, list[str]] = {"resumed": [], "expired": [], "overdue": [], "failed": [], "skipped": []}
+    for stream in streams_with_work(ports, acting):
+        for seen in stack.in_order(current(ports, acting, stream).frames):
+            state = current(ports, acting, stream)
+            frame = state.frames.get(seen.id)
+            act = None if frame is None else _due(ports, acting, stream, state, frame, fail_orphans)
+            if act is None:
+                continue  # Nothing is due, or it ended with an ancestor just now.
+            try:
+                what = _as_owner(ports, acting, stream, act, patient)
+            except (Conflict, Refused, Unavailable):
+                what = "skipped"
+            if what is not None:
+                done[what].append(seen.id)
+    return Swept(**{name: tuple(ids) for name, ids in done.items()})
+
+
+Act = Callable[[], str | None]
+
+
+def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act, patient: bool) -> str | None:
+    """Act, and where somebody else holds the stream take it over first, if that one is gone."""
+    try:
+        return act()
+    except NotOwner:
+        if not patient and not ports.leases.seems_free(acting.tenant, stream):
+            return "skipped"
+        epoch = owning.take(ports, acting, stream) if patient else owning.take_free(ports, acting, stream)
+    try:
+        return act()
+    finally:
+        owning.let_go(ports, acting, stream, epoch)
+
+
+def _due(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame, fail_orphans: bool) -> Act | None:
+    """What is to be done about a frame now, if anything."""
+    now = ports.clock.now_ms()
+    question = frame.question
+    if question is not None:
+        if _is_for_a_turn(state, frame):
+            return None
+        if question.within is None and question.until is not None and rules.due(question, now):
+            return lambda: _resumed(ports, acting, frame.id)
+        if is_late(question, now):
+            status = "failed" if question.on_expiry == "fail" else "cancelled"
+            return lambda: _ended(ports, acting, stream, frame, status, NOBODY, "expired")
+        return None
+    if frame.deadline is None or now <= frame.deadline or stack.all_suspended(state.frames, frame.id):
+        return None
+    if fail_orphans and frame.parent is None:
+        return lambda: _fail_orphan(ports, acting, stream, frame)
+    return lambda: _flag(ports, acting, stream, frame)
+
+
+def _is_for_a_turn(state: StreamState, frame: Frame) -> bool:
+    """Whether a tool of a turn waits here: whoever takes the turn up runs the tool again, and not only its frame.
+
+    The frame of a call has the call's id. Only its turn ends it, because the model has to be told. What a tool began
+    below it may end for lack of an answer; a timer there wakes the tool.
+    """
+    line = stack.ancestry(state.frames, frame.id)
+    tool = next((child for parent, child in pairwise(line) if child.id in parent.calls), None)
+    if tool is None or frame.question is None:
+        return False
+    return tool.id == frame.id or frame.question.kind == "timer"
+
+
+def _resumed(ports: Ports, acting: Acting, frame_id: str) -> str:
+    resume(ports, acting, frame_id)
+    return "resumed"
+
+
+def _ended(ports: Ports, acting: Acting, stream: str, frame: Frame, status: str, why: str, what: str) -> str:
+    """End a frame. With a turn its calls get results, as whenever a turn ends without a reply."""
+    turn = turns.turn_place(ports, acting, Place(actor=stream, line=""), frame) if frame.parent is None else None
+    if turn is None:
+        pop(ports, acting, frame.id, status, frames.OutcomeContent(error=why))
+    else:
+        stopping.stop(ports, acting, turn, reason=why, status=status)
+    return what
+
+
+def _flag(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None:
+    """Say once that a frame is late."""
+    assert frame.deadline is not None
+    facts = frames.FrameOverdue(frame=frame.id, deadline=frame.deadline)
+    key = f"{frame.id}/overdue/{frame.deadline}"
+    if ports.journal.by_key(acting.tenant, stream, key):
+        return None
+    change(ports, acting, (stream,), lambda states: {stream: [Draft(type="frame.overdue", facts=facts)]}, key=key)
+    return "overdue"
+
+
+def _fail_orphan(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None:
+    """Past its time and nobody alive: take over first, then fail it."""
+    if ports.leases.holds(acting.tenant, stream):
+        return _flag(ports, acting, stream, frame)
+    try:
+        epoch = owning.take(ports, acting, stream)
+    except HoldfastError:
+        return _flag(ports, acting, stream, frame)
+    try:
+        return _ended(ports, acting, stream, frame, "failed", ORPHAN, "failed")
+    finally:
+        owning.let_go(ports, acting, stream, epoch)

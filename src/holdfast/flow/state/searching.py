@@ -1,0 +1,207 @@
+"""Searching the journal: entries of scopes and messages of conversations, by words and by what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core import entries as rules
+from holdfast.core.codec import decode, decode_event, decode_facts
+from holdfast.core.search.ranking import Candidate, rank
+from holdfast.core.search.searchable import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said
+from holdfast.core.search.words import named, snippet, terms, text_of
+from holdfast.errors import InvalidValue, Unavailable
+from holdfast.flow.conversation.lines import decoded, line_of, segments, session_of
+from holdfast.flow.state.entries import stored_entry
+from holdfast.flow.state.meaning import like
+from holdfast.ports import Acting, Ports
+from holdfast.records.entries import Match, SearchResult, Wanted
+from holdfast.records.events.conversations import MessageContent, Segment
+from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.reports import Query
+from holdfast.records.rows import Span
+
+CANDIDATES: Final = 400
+BY_MEANING: Final = 100
+AROUND: Final = 20
+"""Hits whose neighbours are looked at as well: what was said next is often the answer."""
+STEPS: Final = 2
+SAMPLED: Final = 200
+CHARACTERS_PER_TOKEN: Final = 4
+MOST_RESULTS: Final = 1_000
+LONGEST_QUERY: Final = 10_000
+
+
+def check_query(query: object) -> str:
+    """What to look for: text of any kind."""
+    if not isinstance(query, str):
+        raise InvalidValue(f"query must be text, not {type(query).__name__}.")
+    return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
+
+
+def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
+    """Entries of one scope with raw scores, for the rules above the store to rank."""
+    search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
+    hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
+    near: dict[int, tuple[Hit, float]] = {}
+    if wanted.vector is not None and ports.embedder is not None:
+        near = like(ports, acting, search, wanted.vector, ports.embedder, hits)
+    found = []
+    for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
+        key, entry = stored_entry(hit.event)
+        cosine = near[seq][1] if seq in near else 0.0
+        found.append(Match(key=key, entry=entry, text=hit.score, cosine=cosine))
+    return found
+
+
+def search_line(ports: Ports, acting: Acting, stream: str, query: str, limit: int) -> list[SearchResult]:
+    """Messages of one line, with what it shares with others; best first."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    lines = tuple(segments(stream, line_of(ports, acting, stream)))
+    return _search(ports, acting, query, limit, lines=lines)
+
+
+def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
+    """Messages and entries of the whole tenant, by their words."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    return _search(ports, acting, query, limit)
+
+
+def _search(
+    ports: Ports, acting: Acting, query: str, limit: int, *, lines: tuple[Segment, ...] = ()
+) -> list[SearchResult]:
+    words = terms(query)
+    if not words:
+        return []
+    search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=CANDIDATES)
+    matches = _seen(ports, acting, search, ports.journal.search(acting.tenant, search))
+    hits = {hit.event.seq: hit for hit in matches}
+    near = _near(ports, acting, query, search, hits)
+    for seq, (hit, _) in near.items():
+        hits.setdefault(seq, hit)
+    for hit in _neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
+        hits.setdefault(hit.event.seq, hit)
+    candidates = [_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
+    best = rank(
+        candidates,
+        mean_length=_mean_length(ports, acting, search, [hit.event for hit in hits.values()]),
+        speakers_named=named(query, {one.speaker for one in candidates if one.speaker is not None}),
+        limit=limit,
+    )
+    return [_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
+
+
+def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
+    """What a reader would get: what a transient entry lies over is something else."""
+    over = {
+        (stream, key)
+        for stream in {hit.event.stream for hit in hits if hit.event.type == KEPT and ports.transients is not None}
+        for key, _ in ports.transients.over((acting.tenant, stream), search.now)  # type: ignore[union-attr]
+    }
+    return [hit for hit in hits if not over or (hit.event.stream, _key(hit.event)) not in over]
+
+
+def _key(event: StoredEvent) -> str | None:
+    """The key of an entry; a message has none."""
+    return decode_facts(event.type, event.schema, event.facts).key if event.type == KEPT else None
+
+
+def _near(
+    ports: Ports, acting: Acting, query: str, search: TextSearch, known: Mapping[int, Hit]
+) -> dict[int, tuple[Hit, float]]:
+    embedder = ports.embedder
+    if embedder is None or search.everywhere:
+        return {}
+    try:
+        (vector,) = embedder.embed([query], query=True)
+    except (Unavailable, InvalidValue):
+        return {}
+    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder, known)
+
+
+def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
+    """What was said around the best hits, as far as it is searched as well."""
+    known = {event.seq for event in found}
+    with ports.journal.snapshot():
+        near = {
+            beside.seq
+            for event in [event for event in found if event.type == SAID][:AROUND]
+            for beside in _beside(ports, event)
+            if beside.seq not in known
+        }
+        hits = ports.journal.hits(acting.tenant, sorted(near))
+    return [hit for hit in hits if admits(search, hit)]
+
+
+def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
+    """The messages just before and after one; in most conversations nothing else stands between them."""
+    query = Query(
+        tenant=event.tenant,
+        stream=event.stream,
+        after=event.version - STEPS - 1,
+        until=event.version + STEPS,
+        types=(SAID,),
+        limit=2 * STEPS + 1,
+    )
+    found = ports.journal.read(query)
+    if len(found) == query.limit:
+        return found
+    before = replace(query, after=0, until=event.version - 1, limit=STEPS, backwards=True)
+    behind = replace(query, after=event.version, until=None, limit=STEPS)
+    return [*ports.journal.read(before), *ports.journal.read(behind)]
+
+
+def _candidate(hit: Hit, cosine: float) -> Candidate:
+    event, text = hit.event, hit.score
+    assert event.content is not None, "what has lost its content is not given out"
+    facts = decode_facts(event.type, event.schema, event.facts)
+    if event.type == KEPT:
+        return Candidate(id=event.seq, text=text, cosine=cosine, salience=facts.salience, newest=event.seq)
+    content = decode(event.content, MessageContent)
+    return Candidate(
+        id=event.seq,
+        text=text,
+        cosine=cosine,
+        line=event.stream,
+        position=facts.position,
+        session=session_of(event.stream),
+        speaker=content.name,
+        asks=said(content).rstrip().endswith("?"),
+        newest=event.seq,
+    )
+
+
+def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
+    """How long the messages of the place searched are, by the newest of them."""
+    lengths: list[float] = []
+    for line in search.lines[:1]:
+        span = Span(table="messages", after=line.after, until=line.until, limit=SAMPLED, backwards=True)
+        rows = ports.journal.span(acting.tenant, line.stream, span)
+        lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
+    if not lengths:
+        contents = (event.content for event in events if event.type == SAID and event.content is not None)
+        lengths = [len(said(decode(content, MessageContent))) for content in contents]
+    return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+def _result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
+    if event.type == KEPT:
+        value: Any = event.content.value
+        text, key = text_of(value, INDEXED_CHARS), event.facts.key
+        return SearchResult(
+            score=score, snippet=snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
+        )
+    (message,) = decoded(ports, acting, [event])
+    return SearchResult(
+        score=score,
+        snippet=snippet(said(event.content), words),
+        scope=event.stream,
+        key=event.id,
+        value=message,
+        kind="message",
+        at=event.at,
+    )

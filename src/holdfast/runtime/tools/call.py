@@ -1,0 +1,137 @@
+"""What a tool may know and do about the call that it answers: its key, its frame, asking, saying how far it is.
+
+A question stops the tool: its frame is suspended and `Waiting` is raised. Once it is answered, the tool runs again
+from its beginning and the same question gives the answer. Code that swallows the exception gains nothing, because
+everything else in that frame is refused until then. So ask first and act afterwards, or keep what was done with
+`call.frame.run(…)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.aio.frame import AsyncFrame
+from holdfast.aio.threads import Threads
+from holdfast.client.frame import Frame
+from holdfast.core.codec import encode
+from holdfast.errors import InvalidValue
+from holdfast.flow.stack import working
+from holdfast.records.events.frames import HandleContent
+from holdfast.records.resume import Answer
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class ToolCall:
+    """The call, for tools made with `def`: annotate a parameter with it."""
+
+    def __init__(
+        self, frame: Frame, turn: Frame, *, name: str, session: str, attempt: int, answer: Answer | None, tell: Tell
+    ) -> None:
+        self.frame = frame
+        self.name, self.session, self.attempt, self.answer = name, session, attempt, answer
+        self.turn, self._tell, self._asked = turn, tell, 0
+
+    @property
+    def key(self) -> str:
+        """The call's id: the idempotency key for whatever the tool does, the same however often it is tried."""
+        return self.frame.id
+
+    def ask(
+        self,
+        reason: str,
+        *,
+        key: str | None = None,
+        kind: str = "approval",
+        options: Sequence[str] | None = None,
+        **how: Any,
+    ) -> Answer:
+        """Ask a person; gives the answer once there is one. Until then the tool stops here."""
+        return self.frame.ask(reason, key=self._question_key(key), kind=kind, options=options, **how)
+
+    def sleep(self, seconds: float, *, key: str | None = None) -> None:
+        """Stop for some time, without a process that waits. Then the tool runs again and goes on here."""
+        until = self.frame._ports.clock.now_ms() + round(_seconds(seconds) * 1000)
+        self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
+
+    def _question_key(self, key: str | None) -> str:
+        """A key of its own for each question, the same in every run."""
+        self._asked += 1
+        return key if key is not None else f"question-{self._asked}"
+
+    def progress(self, text: str, **more: Any) -> None:
+        """Say how far it is, to whoever listens now. It is not journaled."""
+        self._tell("progress", {"text": str(text), "call": self.key, "name": self.name, **more})
+
+    def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
+        """Attach evidence to the turn, so that the model is shown it; gives the handle's id. See Frame.attach.
+
+        A tool that runs again attaches the same thing once.
+        """
+        known = {name: how.pop(name, None) for name in ("description", "target", "body")}
+        if key is None:
+            key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
+        self.frame._check_awake(key)
+        return working.add_handle(
+            self.frame._ports,
+            self.frame._acting,
+            self.turn.id,
+            kind,
+            HandleContent(**known),
+            trust="tool",
+            call=self.key,
+            key=self.frame._own(key),
+            **how,
+        )
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.name!r}, key={self.key!r})"
+
+
+class AsyncToolCall:
+    """The call, for tools made with `async def`: what waits for the journal is awaited."""
+
+    def __init__(self, call: ToolCall, threads: Threads) -> None:
+        self._call, self._threads = call, threads
+        self.frame = AsyncFrame(call.frame, threads)
+        self.name, self.session, self.attempt, self.answer = call.name, call.session, call.attempt, call.answer
+
+    @property
+    def key(self) -> str:
+        """See ToolCall.key."""
+        return self._call.key
+
+    async def ask(
+        self,
+        reason: str,
+        *,
+        key: str | None = None,
+        kind: str = "approval",
+        options: Sequence[str] | None = None,
+        **how: Any,
+    ) -> Answer:
+        """See ToolCall.ask."""
+        return await self._threads.run(lambda: self._call.ask(reason, key=key, kind=kind, options=options, **how))
+
+    async def sleep(self, seconds: float, *, key: str | None = None) -> None:
+        """See ToolCall.sleep."""
+        await self._threads.run(lambda: self._call.sleep(seconds, key=key))
+
+    def progress(self, text: str, **more: Any) -> None:
+        """See ToolCall.progress."""
+        self._call.progress(text, **more)
+
+    async def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
+        """See ToolCall.attach."""
+        return await self._threads.run(lambda: self._call.attach(kind, key=key, **how))
+
+    def __repr__(self) -> str:
+        return f"Async{self._call!r}"
+
+
+def _seconds(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 10**9:
+        raise InvalidValue(f"Sleep for a number of seconds, 0 or more, not {seconds!r:.40}.")
+    return float(seconds)

@@ -1,0 +1,241 @@
+"""JSON schemas of Python types, as providers take them: an object at the top, no type left to guess.
+
+Everything is written out where it is used. Only a type that holds itself is named under `$defs`, because it
+could not be written out. Objects take no properties but their own. What has no form in JSON is refused, with
+what to use instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, get_origin
+
+import msgspec
+from msgspec import inspect as types
+
+from holdfast.errors import InvalidValue
+from holdfast.runtime.tools.docs import described
+
+Schema = dict[str, Any]
+REFERENCE: Final = "#/$defs/"
+
+_PLAIN: Final[Mapping[type, Schema]] = {
+    types.AnyType: {},
+    types.NoneType: {"type": "null"},
+    types.BoolType: {"type": "boolean"},
+    types.DateTimeType: {"type": "string", "format": "date-time"},
+    types.DateType: {"type": "string", "format": "date"},
+    types.TimeType: {"type": "string", "format": "time"},
+    types.TimeDeltaType: {"type": "string", "format": "duration"},
+    types.UUIDType: {"type": "string", "format": "uuid"},
+    # A pattern, because only strings that a model is held to arrive without losing digits.
+    types.DecimalType: {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"},
+    types.BytesType: {"type": "string", "contentEncoding": "base64"},
+}
+_NUMBER: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_TEXT: Final = {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"}
+_LIST: Final = {"min_length": "minItems", "max_length": "maxItems"}
+_DICT: Final = {"min_length": "minProperties", "max_length": "maxProperties"}
+_LISTS: Final = (types.ListType, types.VarTupleType, types.SetType, types.FrozenSetType, types.CollectionType)
+_SETS: Final = (types.SetType, types.FrozenSetType)
+_RECORDS: Final = (types.StructType, types.DataclassType, types.TypedDictType)
+_NAMES: Final[Mapping[type, str]] = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
+
+
+def schema_of(kind: Any) -> Schema:
+    """The schema of one type, with `$defs` if it holds itself."""
+    shapes = Shapes()
+    found = shapes.of(kind)
+    if not shapes.named:
+        return found
+    # A reference at the top says nothing by itself: what it refers to stands there instead.
+    whole = shapes.named[found["$ref"].removeprefix(REFERENCE)] if "$ref" in found else found
+    return {**whole, "$defs": shapes.named}
+
+
+class Shapes:
+    """Schemas of types that belong together, so that they share what has to be named."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Schema] = {}
+        self._open: list[object] = []
+        self._names: dict[object, str] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of one type, or InvalidValue that says what to use instead."""
+        try:
+            msgspec.json.Decoder(kind, dec_hook=lambda _kind, _value: None)
+            return self._of(types.type_info(kind))
+        except (TypeError, NameError, RecursionError) as error:
+            why = " ".join(str(error).split())
+            raise InvalidValue(f"{named(kind)} cannot be read from JSON: {why}") from None
+
+    def _of(self, info: types.Type) -> Schema:
+        kind = type(info)
+        if kind in _PLAIN:
+            return dict(_PLAIN[kind])
+        if isinstance(info, types.Metadata):
+            return {**self._of(info.type), **(info.extra_json_schema or {})}
+        if isinstance(info, types.IntType | types.FloatType):
+            return {"type": "integer" if kind is types.IntType else "number", **_limits(info, _NUMBER)}
+        if isinstance(info, types.StrType):
+            return {"type": "string", **_limits(info, _TEXT)}
+        if isinstance(info, types.EnumType):
+            return _one_of([member.value for member in info.cls])
+        if isinstance(info, types.LiteralType):
+            return _one_of(info.values)
+        if isinstance(info, types.UnionType):
+            return {"anyOf": [self._of(one) for one in info.types]}
+        return self._of_many(info)
+
+    def _of_many(self, info: types.Type) -> Schema:
+        """What holds others."""
+        if isinstance(info, _LISTS):
+            unique = {"uniqueItems": True} if isinstance(info, _SETS) else {}
+            return {"type": "array", "items": self._of(info.item_type), **unique, **_limits(info, _LIST)}
+        if isinstance(info, types.TupleType):
+            return self._of_tuple([self._of(one) for one in info.item_types])
+        if isinstance(info, types.DictType | types.FrozenDictType):
+            return self._of_dict(info)
+        if isinstance(info, _RECORDS):
+            return self._once(info.cls, lambda: self._of_record(info))
+        if isinstance(info, types.CustomType) and is_pydantic(info.cls):
+            return self._of_model(info.cls)
+        what = named(getattr(info, "cls", type(info)))
+        raise InvalidValue(f"{what} has no form in JSON. Use plain types, dataclasses or TypedDicts instead.")
+
+    def _of_tuple(self, items: list[Schema]) -> Schema:
+        size = {"minItems": len(items), "maxItems": len(items)}
+        alike = all(item == items[0] for item in items)
+        if alike:
+            return {"type": "array", "items": items[0] if items else {}, **size}
+        # `items` says nothing more than `prefixItems`, for readers that know only the one.
+        return {"type": "array", "prefixItems": items, "items": {"anyOf": items}, **size}
+
+    def _of_dict(self, info: Any) -> Schema:
+        key, value = self._of(info.key_type), self._of(info.value_type)
+        if key.get("type") == "integer":
+            key = {"pattern": "^-?[0-9]+$"}
+        keys = {"propertyNames": key} if key and key != {"type": "string"} else {}
+        return {"type": "object", "additionalProperties": value or True, **keys, **_limits(info, _DICT)}
+
+    def _of_record(self, info: Any) -> Schema:
+        if getattr(info, "array_like", False):
+            raise InvalidValue(f"{named(info.cls)} is written as a list. Leave array_like out.")
+        doc, about = described(_own_doc(info.cls))
+        properties: dict[str, Schema] = {}
+        required: list[str] = []
+        if getattr(info, "tag_field", None) is not None:
+            properties[info.tag_field] = _one_of([info.tag])
+            required.append(info.tag_field)
+        for field in info.fields:
+            shown = self._of(field.type)
+            if field.name in about:
+                shown.setdefault("description", about[field.name])
+            properties[field.encode_name] = {**shown, **default_of(field.default)}
+            if field.required:
+                required.append(field.encode_name)
+        return {**({"description": doc} if doc else {}), **object_of(properties, required)}
+
+    def _of_model(self, model: Any) -> Schema:
+        whole = model.model_json_schema()
+        found: Schema = self._resolved(whole, whole.get("$defs", {}), model)
+        return found
+
+    def _resolved(self, node: Any, defs: Mapping[str, Any], model: Any) -> Any:
+        """A model's own schema with its references written out, and none of the words that only some understand."""
+        if isinstance(node, list):
+            return [self._resolved(one, defs, model) for one in node]
+        if not isinstance(node, dict):
+            return node
+        if isinstance(node.get("$ref"), str):
+            name = node["$ref"].removeprefix(REFERENCE)
+            found = self._once((model, name), lambda: self._resolved(defs[name], defs, model))
+            return {**found, **{key: value for key, value in node.items() if key not in ("$ref", "$defs", "title")}}
+        kept: Schema = {}
+        for key, value in node.items():
+            if key == "properties":
+                kept[key] = {name: self._resolved(one, defs, model) for name, one in value.items()}
+            elif key in ("default", "examples", "enum", "const"):
+                kept[key] = value
+            elif key not in ("$defs", "title", "discriminator"):
+                kept["anyOf" if key == "oneOf" else key] = self._resolved(value, defs, model)
+        if "properties" in kept:
+            kept.setdefault("additionalProperties", False)
+        return kept
+
+    def _once(self, place: object, make: Callable[[], Schema]) -> Schema:
+        """Written out, or a reference if it is being written out already."""
+        if place in self._open:
+            return {"$ref": f"{REFERENCE}{self._name(place)}"}
+        self._open.append(place)
+        try:
+            made = make()
+        finally:
+            self._open.remove(place)
+        if place not in self._names:
+            return made
+        self.named[self._names[place]] = made
+        return {"$ref": f"{REFERENCE}{self._names[place]}"}
+
+    def _name(self, place: Any) -> str:
+        if place not in self._names:
+            name = place[1] if isinstance(place, tuple) else place.__name__
+            taken = set(self._names.values())
+            numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+            self._names[place] = name if name not in taken else next(one for one in numbered if one not in taken)
+        return self._names[place]
+
+
+def object_of(properties: dict[str, Schema], required: list[str]) -> Schema:
+    """An object with these properties and no others. What they name is named at the top, where references look."""
+    named = {name: one for schema in properties.values() for name, one in schema.get("$defs", {}).items()}
+    bare = {name: {word: one for word, one in schema.items() if word != "$defs"} for name, schema in properties.items()}
+    found: Schema = {"type": "object", "properties": bare, "required": required, "additionalProperties": False}
+    return {**found, "$defs": named} if named else found
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Whether a type is a Pydantic model. Pydantic is never imported for this: who made a model has done so."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def named(kind: Any) -> str:
+    """A type as its user wrote it."""
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _limits(info: Any, words: Mapping[str, str]) -> Schema:
+    found = {word: getattr(info, name, None) for name, word in words.items()}
+    return {word: limit for word, limit in found.items() if limit is not None}
+
+
+def _one_of(values: Iterable[Any]) -> Schema:
+    listed = list(values)
+    kinds = sorted({_NAMES[type(value)] for value in listed})
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": listed}
+
+
+def default_of(value: Any) -> Schema:
+    """What a default is in JSON; nothing where it has no such form, or is made anew each time."""
+    if value is msgspec.NODEFAULT or value is msgspec.UNSET:
+        return {}
+    try:
+        return {"default": msgspec.to_builtins(value, str_keys=True)}
+    except (TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _own_doc(kind: Any) -> str | None:
+    """A class's docstring, if somebody wrote it: dataclasses have one that only repeats their fields."""
+    cls = get_origin(kind) or kind
+    doc = cls.__dict__.get("__doc__")
+    return None if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}(") else doc

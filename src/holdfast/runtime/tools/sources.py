@@ -1,0 +1,90 @@
+"""Tools from all that may be given as tools: functions, tools, the history's own, and sources such as MCP servers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast.aio.tools import AsyncHistoryTools
+from holdfast.client.tools import HistoryTools
+from holdfast.errors import InvalidValue
+from holdfast.records.messages import ToolDef
+from holdfast.runtime.tools.tool import AnyTool, Tool, tool
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """Something that has tools, and knows which only when it is asked."""
+
+    async def tools(self) -> Sequence[AnyTool]: ...
+
+
+ToolLike = AnyTool | Callable[..., Any] | HistoryTools | AsyncHistoryTools | ToolSource
+
+
+def given_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, ...]:
+    """What was given as tools, checked: functions become tools, and sources stay what they are. No I/O."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidValue("tools must be a list of functions, tools or sources of tools.")
+    found: list[AnyTool | ToolSource] = []
+    for one in given:
+        found += _tools_of(one)
+    _by_name([one for one in found if isinstance(one, Tool)])
+    return tuple(found)
+
+
+async def tools_from(given: Iterable[ToolLike]) -> dict[str, AnyTool]:
+    """Every tool by its name, in the order given, with those that the sources have now."""
+    found: list[AnyTool] = []
+    for one in given_tools(given):
+        found += [one] if isinstance(one, Tool) else await _asked(one)
+    return _by_name(found)
+
+
+def _tools_of(one: Any) -> list[AnyTool | ToolSource]:
+    if isinstance(one, Tool):
+        return [one]
+    if isinstance(one, HistoryTools | AsyncHistoryTools):
+        return [_of_history(one, definition) for definition in one.definitions]
+    if inspect.isroutine(one):
+        return [tool(one)]
+    if isinstance(one, ToolSource) and not isinstance(one, type):
+        return [one]
+    raise InvalidValue(
+        f"{one!r:.80} is no tool. Give a typed function, what @tool made of one, or something with `async def tools()`."
+    )
+
+
+async def _asked(source: ToolSource) -> list[AnyTool]:
+    found = list(await source.tools())
+    for one in found:
+        if not isinstance(one, Tool):
+            raise InvalidValue(f"{source!r:.80} gave {one!r:.80} as a tool. Give what @tool makes.")
+    return found
+
+
+def _by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
+    found: dict[str, AnyTool] = {}
+    for one in tools:
+        if found.setdefault(one.name, one) is not one:
+            raise InvalidValue(
+                f"Two tools are named {one.name}, and a model could not say which it means. "
+                "Rename one with @tool(name=…), or give the source a prefix."
+            )
+    return found
+
+
+def _of_history(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) -> AnyTool:
+    """One of the tools for an agent's own past. It changes nothing, so it may run again."""
+    if isinstance(history, AsyncHistoryTools):
+
+        async def looked(**arguments: Any) -> str:
+            return await history.run(definition.name, arguments)
+
+        return Tool(looked, definition, if_interrupted="retry")
+
+    def look(**arguments: Any) -> str:
+        return history.run(definition.name, arguments)
+
+    return Tool(look, definition, if_interrupted="retry")

@@ -1,0 +1,208 @@
+"""`@tool`: a typed function becomes something that a model can call, and is still a function.
+
+    @tool(needs_approval=lambda amount: amount > 100, timeout=20)
+    def refund(order: int, amount: float, call: ToolCall) -> str:
+        "Pay an order back."
+        return shop.refund(order, amount, idempotency_key=call.key)
+
+Everything that could be wrong with it is said when it is made, not when a model calls it. What the model is told
+comes from the hints and the docstring. A parameter of the type ToolCall (AsyncToolCall in an `async def`) is given
+by whoever runs the tool, and the model never hears of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
+
+from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
+from holdfast.records.messages import ToolDef
+from holdfast.runtime.tools.approval import Approval, approving, is_needed
+from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
+from holdfast.runtime.tools.failures import failure_text
+from holdfast.runtime.tools.outcome import Bytes, Outcome, outcome_of
+from holdfast.runtime.tools.running import InThread, run_function
+from holdfast.runtime.tools.schema import Schema
+from holdfast.runtime.tools.signature import Signature, check_name, signature_of
+from holdfast.runtime.tools.strict import strict_form
+
+__all__ = [
+    "AnyTool",
+    "ArgumentsUnfit",
+    "Bytes",
+    "IfInterrupted",
+    "InThread",
+    "Outcome",
+    "Tool",
+    "ToolFailed",
+    "ToolTimedOut",
+    "failure_text",
+    "outcome_of",
+    "tool",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IfInterrupted = Literal["ask", "retry", "fail"]
+_WAYS: Final = get_args(IfInterrupted)
+
+
+class Tool(Generic[P, R]):
+    """A function with what a model is told about it and what becomes of its calls. Made by `@tool`."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        definition: ToolDef,
+        *,
+        signature: Signature | None = None,
+        needs_approval: Approval = False,
+        if_interrupted: IfInterrupted = "ask",
+        timeout: float | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        check_name(definition.name)
+        self.function, self.definition = function, definition
+        self.needs_approval = approving(definition.name, needs_approval, signature.kinds if signature else None)
+        self.if_interrupted: IfInterrupted = _way(definition.name, if_interrupted)
+        self.timeout = _seconds(definition.name, timeout)
+        self.tokens = _grant(definition.name, tokens)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._signature = signature
+        self.__wrapped__ = function
+        self.__name__ = definition.name
+        self.__doc__ = getattr(function, "__doc__", None)
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        return self.definition.name
+
+    @property
+    def description(self) -> str | None:
+        """What the model is told that it does."""
+        return self.definition.description
+
+    @property
+    def parameters(self) -> Schema:
+        """The JSON schema of its arguments."""
+        return self.definition.parameters
+
+    @property
+    def wants_call(self) -> bool:
+        """Whether it has a parameter for the call itself."""
+        return self._signature is not None and self._signature.call is not None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself, as if it were no tool."""
+        return self.function(*args, **kwargs)
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """Arguments as a model wrote them, as values for the function. ArgumentsUnfit says what to correct."""
+        if self._signature is not None:
+            return read_arguments(self.name, arguments, self._signature.schema, self._signature.kinds)
+        given = read_object(self.name, arguments)
+        check_required(self.name, self.parameters, given)
+        return given
+
+    def approval_needed(self, args: Mapping[str, Any]) -> bool:
+        """Whether somebody has to say yes before it runs with these values. A predicate that fails says yes to that."""
+        return is_needed(self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args})
+
+    async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> R:
+        """Run it with values that `read` gave: an `async def` right here, a `def` in a thread.
+
+        Over its time ToolTimedOut is raised. A thread cannot be stopped: what it does then goes on, and what it
+        gives is dropped.
+        """
+        given = dict(args)
+        if self._signature is not None and self._signature.call is not None:
+            given[self._signature.call] = call
+        made = run_function(self.name, self.function, given, in_thread, is_async=self.is_async, timeout=self.timeout)
+        return cast("R", await made)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+AnyTool = Tool[..., Any]
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    needs_approval: Approval = False,
+    if_interrupted: IfInterrupted = "ask",
+    timeout: float | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    tokens: int | None = None,
+    strict: bool | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    needs_approval: Approval = False,
+    if_interrupted: IfInterrupted = "ask",
+    timeout: float | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    tokens: int | None = None,
+    strict: bool | None = None,
+) -> Any:
+    """Make a tool of a typed function, bare as `@tool` or with options.
+
+    `needs_approval` is whether somebody has to agree first: yes, no, or a function of the arguments by their names.
+    `if_interrupted` says what becomes of a call that was begun and has no outcome: ask somebody (the default), retry
+    with the same key because it is idempotent, or fail. `timeout` is in seconds. `tokens` is the grant of the frame
+    that each call runs in. `strict` holds the model to the schema where a provider offers that.
+    """
+
+    def made(function: Callable[..., Any]) -> AnyTool:
+        if isinstance(function, Tool):
+            raise InvalidValue(f"{function.name} is a tool already. Make it once, with all its options.")
+        signature = signature_of(function, name, description)
+        parameters = strict_form(signature.schema) if strict else signature.schema
+        definition = ToolDef(
+            name=signature.name, description=signature.description, parameters=parameters, strict=strict
+        )
+        return Tool(
+            function,
+            definition,
+            signature=signature,
+            needs_approval=needs_approval,
+            if_interrupted=if_interrupted,
+            timeout=timeout,
+            tokens=tokens,
+        )
+
+    return made if function is None else made(function)
+
+
+def _way(name: str, given: Any) -> Any:
+    if given not in _WAYS:
+        raise InvalidValue(f"if_interrupted of {name} is {given!r:.40}. Say 'ask', 'retry' or 'fail'.")
+    return given
+
+
+def _seconds(name: str, given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+        raise InvalidValue(f"timeout of {name} is {given!r:.40}. Give seconds above 0, or None for no limit.")
+    return float(given)
+
+
+def _grant(name: str, given: int | None) -> int | None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
+    return given
