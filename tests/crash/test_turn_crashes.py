@@ -19,9 +19,11 @@ from holdfast import Ask, CallModel, CallTool
 from holdfast.core import step as core_step
 from holdfast.errors import ActorBusy
 from holdfast.flow.turn import calling, turns, writing
+from holdfast.flow.turn.writing import Speech
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal_port import Journal
+from holdfast.records.lines import Line
 from holdfast.records.usage import Usage
 from holdfast.testing.faults import Died, FaultPoints
 from tests.crash.test_frame_crashes import bury, client
@@ -282,8 +284,8 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
 
     def write(ports: Any, acting: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
-            line = calling.Line() if messages else speech.line
-            return decide(state, calling.Speech(speech.versions, speech.ids, speech.calls, line))
+            line = Line() if messages else speech.line
+            return decide(state, Speech(speech.versions, speech.ids, speech.calls, line))
 
         return original(ports, acting, place, messages, careless, **how)
 
