@@ -109,7 +109,8 @@ class Race(Walk):
             outcome = type(error).__name__
         if made is not None:
             outcome = "summary"
-            kept = [note for note in self.line.notes if not (whole and note.home == self.line.name)]
+            old = set(self.tries[-1].old)
+            kept = [note for note in self.line.notes if note.home != self.line.name or not set(note.said) <= old]
             self.made.append(Note(made.id, self.line.name, made.text, tuple(self.tries[-1].old)))
             self.line.notes = [*kept, self.made[-1]]
         self.check(outcome, keep, whole)

@@ -29,7 +29,7 @@ def expected(model: Model, unit: Unit) -> dict[str, Any]:
         "tokens": (unit.granted, unit.used, sum(unit.reserved.values()), model.lent(unit)),
         "reserved": unit.reserved,
         "limits": unit.limits,
-        "usage": unit.usage,
+        "usage": {**unit.usage, "cost": unit.usage["cost"] or (None if unit.usage["unpriced"] else 0)},
         "tool_calls": unit.tool_calls,
         "created": unit.created,
         "deadline": unit.deadline,

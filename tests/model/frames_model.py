@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.records.frames import Limits
+from msgspec import UNSET
+
+from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.usage import Usage
 
 LIVE = ("active", "waiting", "suspended")
 SCORES = {"critical": 100, "high": 75, "medium": 50, "low": 25, "background": 10}
-USAGE = ("input", "cached_input", "cache_write", "output", "reasoning", "cost")
+USAGE = ("input", "cached_input", "cache_write", "output", "reasoning", "cost", "unpriced")
 
 
 class No(Exception):
@@ -55,7 +57,7 @@ class Unit:
     above: str | None
     depth: int
     granted: int | None
-    limits: Limits
+    limits: FrameLimits
     created: int
     deadline: int | None
     stopped: int | None = None
@@ -102,9 +104,19 @@ def least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def tighter(one: Limits, other: Limits) -> Limits:
+def filled(limits: Limits, default: FrameLimits) -> FrameLimits:
+    """Limits as they were asked for, and the default for each that was not."""
+    return FrameLimits(
+        context_tokens=default.context_tokens if limits.context_tokens is UNSET else limits.context_tokens,
+        tool_calls=default.tool_calls if limits.tool_calls is UNSET else limits.tool_calls,
+        depth=default.depth if limits.depth is UNSET else limits.depth,
+        timeout_ms=default.timeout_ms if limits.timeout_ms is UNSET else limits.timeout_ms,
+    )
+
+
+def tighter(one: FrameLimits, other: FrameLimits) -> FrameLimits:
     """The least of each limit."""
-    return Limits(
+    return FrameLimits(
         context_tokens=min(one.context_tokens, other.context_tokens),
         tool_calls=min(one.tool_calls, other.tool_calls),
         depth=min(one.depth, other.depth),
@@ -164,7 +176,7 @@ class Tree:
             unit = self.units[unit.above]
         return unit
 
-    def bound(self, line: list[Unit]) -> Limits:
+    def bound(self, line: list[Unit]) -> FrameLimits:
         bound = line[0].limits
         for other in line[1:]:
             bound = tighter(bound, other.limits)
@@ -244,6 +256,7 @@ class Tree:
         unit.used += spent
         for name in USAGE:
             unit.usage[name] += getattr(usage, name) or 0
+        unit.usage["unpriced"] += spent if usage.cost is None else 0
         root = self.root(unit).id
         self.spent[root] = self.spent.get(root, 0) + spent
 
@@ -286,7 +299,7 @@ class Tree:
             raise No("DuplicateFrame")
         lender = None if parent is None else self.units[parent]
         where = scope or (lender.scope if lender is not None else "")
-        own = limits or Limits()
+        own = FrameLimits() if limits is None else filled(limits, FrameLimits())
         line: list[Unit] = []
         wrong: list[str] = []
         if lender is not None:
@@ -294,7 +307,7 @@ class Tree:
                 raise No("ParentNotActive")
             line = self.line(lender)
             inherited = self.bound(line)
-            own = inherited if limits is None else tighter(limits, inherited)
+            own = inherited if limits is None else tighter(filled(limits, inherited), inherited)
             wrong = ["MaxDepthExceeded"] if lender.depth >= inherited.depth else []
             wrong += ["DeadlineExceeded"] if self.late_in(line) else []
         if wrong := [*wrong, *self.bad_grant(tokens, lender)]:
@@ -344,16 +357,18 @@ class Tree:
         unit = self.alive(frame)
         wrong = [] if status is None else self.bad_move(unit, status)
         deadline: int | None = None
+        bounds = unit.limits
         if limits is not None:
             # In another scope a frame does not see its parent: what it was given is its bound.
             line = self.line(unit)[1:] or ([] if unit.above is None else [unit])
-            if line and tighter(limits, self.bound(line)) != limits:
+            bounds = filled(limits, tighter(unit.limits, self.bound(line)) if line else unit.limits)
+            if line and tighter(bounds, self.bound(line)) != bounds:
                 wrong.append("Refused")
-            if limits.timeout_ms is None and unit.limits.timeout_ms is not None:
+            if bounds.timeout_ms is None and unit.limits.timeout_ms is not None:
                 wrong.append("Refused")
-            elif limits.timeout_ms is not None and limits.timeout_ms != unit.limits.timeout_ms:
+            elif bounds.timeout_ms is not None and bounds.timeout_ms != unit.limits.timeout_ms:
                 paused = 0 if unit.deadline is None else unit.deadline - unit.created - (unit.limits.timeout_ms or 0)
-                own = unit.created + limits.timeout_ms + max(0, paused)
+                own = unit.created + bounds.timeout_ms + max(0, paused)
                 deadline = least(own, *(other.deadline for other in line))
         if tokens is not None:
             if tokens < 0:
@@ -366,7 +381,7 @@ class Tree:
         def apply(_: Any) -> None:
             unit.goal = goal or unit.goal
             unit.status = status or unit.status
-            unit.limits = limits or unit.limits
+            unit.limits = bounds
             unit.deadline = unit.deadline if deadline is None else deadline
             unit.at_error = False
             if tokens is not None:

@@ -36,12 +36,13 @@ def scope_of(walk: Walk, frame: str) -> str:
 def some_limits(walk: Walk) -> Limits | None:
     if walk.random.random() < 0.6:
         return None
-    return Limits(
-        context_tokens=walk.random.choice((1000, 4000, 9000)),
-        tool_calls=walk.random.choice((0, 1, 2, 10)),
-        depth=walk.random.choice((0, 1, 2, 3, 4)),
-        timeout_ms=walk.random.choice((20_000, 120_000, 400_000, None)),
-    )
+    asked: dict[str, Any] = {
+        "context_tokens": walk.random.choice((1000, 4000, 9000)),
+        "tool_calls": walk.random.choice((0, 1, 2, 10)),
+        "depth": walk.random.choice((0, 1, 2, 3, 4)),
+        "timeout_ms": walk.random.choice((20_000, 120_000, 400_000, None)),
+    }
+    return Limits(**{name: value for name, value in asked.items() if walk.random.random() < 0.75})
 
 
 def equal(first: Any, second: Any) -> None:

@@ -172,18 +172,38 @@ class Line:
         return list(takewhile(lambda one: one.role in INSTRUCTIONS, self.said[:FIRST]))
 
     def old(self, keep: int, whole: bool) -> list[Said]:
-        """What a summary would stand for: whole rounds, answered, older than the newest `keep`; from the beginning."""
-        covered, first = self.covered(), self.first()
-        rest = [one for one in self.said if one not in first and (whole or one not in covered)]
+        """What a summary would stand for: whole rounds, answered, older than the newest `keep`; from the beginning.
+
+        What is covered stays covered: with `whole` all of it, else what summaries cover that are to be made one.
+        """
+        standing = self.standing()
+        fresh = self._older(keep, [] if whole else standing)
+        replaced = standing if whole else self._alike(len(fresh), standing)
+        told = {one for note in replaced for one in note.said}
+        old = [one for one in self.said if one in told or one in set(fresh)]
+        nothing = set(old) <= told and len(replaced) < 2
+        # What is pinned is shown all the same: a summary of nothing else would only add to it.
+        return [] if nothing or all(one.pinned for one in old) else old
+
+    def _alike(self, new: int, standing: Sequence[Note]) -> list[Note]:
+        """The newest ones that become one with what is new: seven at a time, of at most twice its length."""
+        left, found = list(standing), list[Note]()
+        while new and len(left) >= 7 and all(len(note.said) <= 2 * new for note in left[-7:]):
+            found += left[-7:]
+            new += sum(len(note.said) for note in left[-7:])
+            del left[-7:]
+        return found
+
+    def _older(self, keep: int, standing: Sequence[Note]) -> list[Said]:
+        covered, first = {one for note in standing for one in note.said}, self.first()
+        rest = [one for one in self.said if one not in first and one not in covered]
         kept = self.rounds(rest)[-keep:] if keep else []
         for end in range(len(rest), 0, -1):
             old = set(rest[:end])
             calls = {id for one in rest[:end] for id, _ in one.calls}
             answered = {id for one in rest[:end] for id in one.answers}
             if calls <= answered and not any(old & set(round) for round in kept):
-                # What is pinned is shown all the same: a summary of nothing else would only add to it.
-                nothing = (whole and rest[end - 1] in covered) or all(one.pinned for one in rest[:end])
-                return [] if nothing else rest[:end]
+                return rest[:end]
         return []
 
     def rounds(self, said: Sequence[Said]) -> list[list[Said]]:

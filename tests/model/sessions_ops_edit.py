@@ -113,8 +113,7 @@ def compact(walk: Walk) -> None:
     if not refused:
         assert (made is None) == (not old), f"{made} for {[said.text for said in old]}"
     if made is not None:
-        if whole:
-            line.notes = [note for note in line.notes if note.home != line.name]
+        line.notes = [note for note in line.notes if note.home != line.name or not set(note.said) <= set(old)]
         note = Note(made.id, line.name, text, tuple(old))
         line.notes.append(note)
         walk.notes.append((id, line.name, note))

@@ -20,7 +20,7 @@ from holdfast.flow import change as changing
 from holdfast.flow.stack import asking
 from holdfast.flow.stack.leases import Leases
 from holdfast.journal import memory
-from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.frames import Frame, FrameLimits, StreamState
 from holdfast.records.usage import Usage
 from tests.model.test_budgets_concurrent import live_and_look_back
 from tests.model.test_frames_model import walk_once
@@ -134,7 +134,7 @@ def resumed_below_what_waits(patch: Patch) -> None:
 
 
 def tool_calls_not_limited(patch: Patch) -> None:
-    patch.setattr(calls, "tightest", lambda line: Limits(tool_calls=1000))
+    patch.setattr(calls, "tightest", lambda line: FrameLimits(tool_calls=1000))
 
 
 def deadline_not_looked_at(patch: Patch) -> None:

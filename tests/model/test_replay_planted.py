@@ -92,6 +92,7 @@ PROJECTED = {
     "calls wait for ever": ("thread.ended", _without(Drop, "message_calls")),
     "a message is no sign of life": ("message.appended", _forgets("threads", "newest_at")),
     "usage is not added up": ("message.appended", _forgets("threads", "input_tokens", "cost")),
+    "what has no price is forgotten": ("message.appended", _forgets("threads", "unpriced_tokens")),
     "a call does not wait": ("message.appended", _without(Replace, "message_calls")),
     "an answered call still waits": ("message.appended", _without(Drop, "message_calls")),
     "no message begins pinned": ("message.appended", _writes("messages", pinned=0)),

@@ -85,7 +85,8 @@ def test_tokens_over_a_limit_are_folded_until_they_fit(hf: Holdfast) -> None:
         assert message.tokens is not None
         left = chat.messages()[-uncovered(chat) :]
         assert sum(one.tokens or 0 for one in left) <= 300
-    assert 3 <= len(chat.summaries()) <= 20
+    made = len(list(hf.journal.events("session/a/thread/main", types=["summary.made"])))
+    assert 3 <= made <= 20, "the next message must not pass the limit again"
 
 
 def test_the_models_window_is_a_limit_too(hf: Holdfast) -> None:

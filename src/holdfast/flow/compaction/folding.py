@@ -157,7 +157,8 @@ def noted(
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}
         if scope is not None:
-            gone = [message for message in plan.messages if not message.pinned]
+            # What a summary stood for before was flushed with that one, if it was to be.
+            gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
             found[scope] = recalling.flushed(ports, acting, scope, summary, of_messages(gone))
         if goal is not None and own:
             pinned = Draft(type="message.pinned", facts=MessagePinned(version=goal.version))

@@ -8,7 +8,7 @@ and stay. An empty or failed summary changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, takewhile
+from itertools import chain, groupby, islice, takewhile
 from typing import Any
 
 import msgspec
@@ -36,6 +36,8 @@ CountMessage = Callable[[Message], int]
 Keep = int | Callable[[Sequence[Message]], int]
 """How many of the newest rounds stay, or what says so of the messages that no summary covers."""
 
+ALIKE = 8
+"""So many summaries of about one size become one, made from the originals: as many stand as a number has digits."""
 PREFIX = SUMMARY_PREFIX
 ERASED_SUMMARY = "[erased]"
 
@@ -48,6 +50,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     at_version: int
     messages: tuple[Message, ...]
     replaces: tuple[int, ...] = ()
+    covered: int = 0
+    """How many of the messages, from the first on, a summary stands for already."""
 
 
 class Also(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +64,8 @@ class Also(msgspec.Struct, frozen=True, kw_only=True):
 def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> Plan | None:
     """The rounds of a line that are older than the newest `keep` and not covered yet.
 
-    With `whole`, also those that earlier summaries cover: one summary for all, made from the originals.
+    With `whole`, also those that earlier summaries cover: one summary for all, made from the originals. Without it
+    the newest summaries join as soon as there are enough of about one size, so that few stand for a long line.
     """
     if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
@@ -70,24 +75,46 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool =
         return None  # What comes next begins anew.
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
-    known = list(islice(standing(ports, acting, stream), None if whole else 1))
-    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
-    found = [
-        one
-        for one in _uncovered(ports, acting, stream, () if whole else known)
-        if (one.stream, one.version) not in first
-    ]
-    messages = bodies(ports, acting, found)
-    end = _older_than(messages, keep(messages) if callable(keep) else keep)
-    if not end or (whole and is_covered(found[end - 1], known)):
+    older = standing(ports, acting, stream)
+    replaced, rest = (list(older), []) if whole else ([], list(islice(older, 1)))
+    found, messages, end = _measured(ports, acting, stream, rest, keep)
+    if end and not whole:
+        replaced, rest = _alike(end, chain(rest, older))
+        found, messages, end = _measured(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
+    covered = sum(1 for one in found if is_covered(one, replaced))
+    end = max(end, covered)  # Nothing that is told in other words is shown whole again.
+    if not end or (end == covered and len(replaced) < 2):
         return None
     return Plan(
         stream=stream,
         covers=_stretches(found[:end]),
         at_version=state.version,
         messages=tuple(messages[:end]),
-        replaces=tuple(one.version for one in known if one.stream == stream) if whole else (),
+        replaces=tuple(one.version for one in replaced if one.stream == stream),
+        covered=covered,
     )
+
+
+def _measured(
+    ports: Ports, acting: Acting, stream: str, known: Sequence[Summary], keep: Keep
+) -> tuple[list[Place], list[Message], int]:
+    """What is not covered by what is known, and how much of it is older than what stays."""
+    found = _uncovered(ports, acting, stream, known)
+    messages = bodies(ports, acting, found)
+    return found, messages, _older_than(messages, keep(messages) if callable(keep) else keep)
+
+
+def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """Those to be made one with so many new messages, newest first: whenever there are enough that are no larger."""
+    found: list[Summary] = []
+    run: list[Summary] = []
+    for summary in older:
+        run.append(summary)
+        if summary.messages > 2 * new:
+            break
+        if len(run) == ALIKE - 1:
+            found, new, run = found + run, new + sum(one.messages for one in run), []
+    return found, run[:1]
 
 
 def is_covered(place: Place, known: Sequence[Summary]) -> bool:
@@ -101,8 +128,9 @@ def is_covered(place: Place, known: Sequence[Summary]) -> bool:
 
 def _uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[Place]:
     """What no summary stands for, oldest first: they cover a line from its beginning, so this is its end."""
-    found = list(takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream)))
-    return found[::-1]
+    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
+    found = takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream))
+    return [one for one in found if (one.stream, one.version) not in first][::-1]
 
 
 def _older_than(messages: Sequence[Message], keep: int) -> int:
