@@ -189,3 +189,8 @@ def test_a_demo_that_cannot_work_says_so_in_one_line(
     assert capsys.readouterr().err == (
         "holdfast: The demo's agent could not do its work (failed here). Run `holdfast doctor`.\n"
     )
+
+
+def test_the_command_is_found_without_a_script_on_the_path() -> None:
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, holdfast.__version__, "")
