@@ -111,8 +111,8 @@ def a_window_begins_a_round_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_required_is_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    too_small = fitting._too_small
-    patch.setattr(fitting, "_too_small", lambda budget, required: too_small(budget, required + 1))
+    too_small = fitting.too_small
+    patch.setattr(fitting, "too_small", lambda budget, required, parts: too_small(budget, required + 1, parts))
 
 
 def mandatory_evidence_is_skipped_for_the_next(patch: pytest.MonkeyPatch) -> None:

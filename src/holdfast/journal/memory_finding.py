@@ -14,7 +14,12 @@ from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.rows import Found, Row
+from holdfast.records.rows import Found, Row, Value
+
+
+def _stood(retracted: Value, at: int) -> bool:
+    """Whether a message was part of its line at a version."""
+    return retracted is None or int(retracted) > at
 
 
 class MemoryFinding:
@@ -41,9 +46,10 @@ class MemoryFinding:
         self._unindexed = []
 
     def _said_before(self, event: StoredEvent) -> bytes | None:
+        """What was said before a message when it was said, whatever was retracted since: found alike at any time."""
         for version in range(event.version - 1, 0, -1):
             row = self._tables.row(event.tenant, event.stream, "messages", (version,))
-            if row is not None and row["retracted"] is None:
+            if row is not None and _stood(row["retracted"], event.version):
                 return self._at(event.tenant, event.stream, version).content
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.core.states import assemble
@@ -86,12 +86,22 @@ class MemoryReading(MemoryFinding):
         with self._open():
             return in_memory.idle(self._tables, tenant, now, after)[:limit]
 
-    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
+    def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
         with self._open():
-            live = {
-                stream for owner, stream, row in self._tables.all("frames") if owner == tenant and row["status"] in LIVE
-            }
-        return sorted(stream for stream in live if stream > after)[:limit]
+            heads = [self._heads[place] for place in self._at_work() if place[0] == tenant]
+        return sorted((head for head in heads if head.id > after), key=lambda head: head.id)[:limit]
+
+    def tenants_with_work(self) -> list[str]:
+        with self._open():
+            return sorted({tenant for tenant, _ in self._at_work()})
+
+    def _at_work(self) -> set[Stream]:
+        return {(tenant, stream) for tenant, stream, row in self._tables.all("frames") if row["status"] in LIVE}
+
+    def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
+        with self._open():
+            heads = {stream: self._heads.get((tenant, stream)) for stream in streams}
+            return {stream: head.version for stream, head in heads.items() if head is not None}
 
     def renew(self, tenant: str, stream: str, epoch: int) -> bool:
         with self._open():

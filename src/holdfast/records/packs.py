@@ -68,6 +68,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """How many characters were left out."""
 
     @property
+    def tokens(self) -> int:
+        """What it takes of the budget: `estimated_tokens`, by the name that everything else has for it."""
+        return self.estimated_tokens
+
+    @property
     def text(self) -> str:
         """What it says."""
         return "\n".join(message.text for message in self.messages)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.core.fencing import lowest
-from holdfast.core.pack.fitting import Fit, Sources
 from holdfast.core.pack.parts import CountMessage, marker_segment
 from holdfast.core.pack.pieces import common_tokens
 from holdfast.core.pack.rounds import Form, Rounds
+from holdfast.core.pack.terms import Fit, Sources
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
@@ -164,7 +164,7 @@ def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
     newest = rounds.number - 1
     for nth, form in fit.rounds.items():
         sources = rounds.talk.round(nth) if form.recipe else form.messages
-        found.append(_segment(form, sources, rounds, given, always=nth == newest or rounds.pinned(nth)))
+        found.append(_segment(form, sources, rounds, given, always=nth == newest or rounds.always(nth)))
     return found
 
 
@@ -260,7 +260,7 @@ def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
 
 
 def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
-    """The oldest message of the window, without what is only there because it is pinned."""
+    """The oldest message of the window, without what is only there because it is always shown."""
     window = [nth for nth in fit.rounds if nth >= fit.start]
     if not window:
         return None
@@ -313,4 +313,6 @@ def _decisions(
 def _reason(nth: int, rounds: Rounds) -> str:
     if nth == rounds.number - 1:
         return "newest"
+    if rounds.asked(nth):
+        return "question"
     return "pinned" if rounds.pinned(nth) else "window"

@@ -6,79 +6,30 @@
 | light | prose loses blanks, long texts keep their ends; the newest round stays as it is |
 | moderate | older rounds leave the window; evidence that does not fit is left out |
 | aggressive | evidence of low and background priority goes; the newest round and critical evidence are shortened |
-| critical | only the newest round, what is pinned and critical evidence are left, and the last breadcrumb |
+| critical | only the newest round, pins, what the turn answers, critical evidence and the last breadcrumb are left |
 
-What is critical is in every pack, or there is none: then `BudgetTooSmall` says how much it takes. A larger budget
-never loses something critical or asked for by name: those are counted at their shortest before anything grows.
+What is critical is in every pack, or there is none: then `BudgetTooSmall` says how much it takes, and for what. A
+larger budget never loses something critical or asked for by name: those are counted at their shortest before anything
+grows. What the turn answers grows before the newest round does, whose outputs give way first; and before either does
+room is kept for the mark that earlier messages are not shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from holdfast.core.pack.items import Item, ItemForm, Items, in_order
+from holdfast.core.pack.items import Item, ItemForm, in_order
 from holdfast.core.pack.older import Choosing, Older
-from holdfast.core.pack.rounds import Form, Rounds
+from holdfast.core.pack.reasons import decided
+from holdfast.core.pack.refusing import Part, round_parts, too_few, too_small
+from holdfast.core.pack.rounds import Form
+from holdfast.core.pack.sharing import evenly
+from holdfast.core.pack.terms import Fit, Limits, Sources
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
 
 _UNIMPORTANT = frozenset({"low", "background"})
 _WITH_EVERYTHING = LEVELS[:2]
-
-
-class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """How a budget is divided, in hundredths."""
-
-    conversation: int = 60
-    included: int = 75
-    memory: int = 15
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be shown, and how a window moves."""
-
-    budget: int
-    max_messages: int
-    floor: CompactionLevel
-    stickiness: float
-    before: tuple[str, int] | None = None
-    """The oldest message of the window that was journaled last."""
-    shares: Shares = Shares()
-
-
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that may be shown."""
-
-    fixed: int
-    """What the system prompt, tools and notes take, with what a provider puts around a request."""
-    crumbs: Segment | None
-    last_crumb: Segment | None
-    rounds: Rounds
-    complete: bool
-    """Whether these are all rounds that no summary covers."""
-    summaries: tuple[Segment, ...]
-    hidden: bool
-    """Whether there are messages that neither these rounds nor these summaries stand for."""
-    items: tuple[Item, ...]
-    forms: Items
-    marker: Segment | None
-    """What stands for earlier messages that are not shown, at its longest."""
-
-
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown."""
-
-    level: CompactionLevel
-    crumbs: Segment | None
-    summaries: tuple[Segment, ...]
-    marked: bool
-    rounds: dict[int, Form]
-    start: int
-    """The first round of the window; what is shown before it is pinned."""
-    items: tuple[ItemForm, ...]
-    decisions: tuple[Decision, ...]
 
 
 def fit(sources: Sources, limits: Limits) -> Fit:
@@ -92,7 +43,7 @@ def fit(sources: Sources, limits: Limits) -> Fit:
         found = attempt.everything() if everything else attempt.bounded()
         if found is not None:
             return found
-    raise _too_small(limits.budget, limits.budget)  # Never reached: the last level fits, or says what it needs.
+    raise too_small(limits.budget, limits.budget, ())  # Never reached: the last level fits, or says what it needs.
 
 
 class _Attempt:
@@ -100,7 +51,7 @@ class _Attempt:
 
     def __init__(self, sources: Sources, limits: Limits, level: CompactionLevel) -> None:
         self._sources, self._limits, self._level = sources, limits, level
-        self._messages = self._room = self._total = self._included = 0
+        self._messages = self._room = self._total = self._included = self._held = 0
         self._rounds, self._forms = sources.rounds, sources.forms
         self._items = in_order(sources.items)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
@@ -148,10 +99,13 @@ class _Attempt:
         self._room = self._limits.budget - self._sources.fixed - crumbs - self._first()[1]
         if not self._take_least():
             return None
+        self._room -= self._held
         self._grow()
         if self._bare:
-            return self._fit((), self._rounds.number - 1, marked=False)
+            start = self._rounds.reached(max(self._rounds.number - 1, 0), self._shown)
+            return self._fit((), start, marked=self._held > 0)
         self._add_items(self._evidence_room())
+        self._room += self._held
         older = self._older()
         self._shown.update(older.forms)
         self._room -= older.tokens
@@ -181,7 +135,7 @@ class _Attempt:
         least = sum(form.tokens for form in must.values()) + sum(self._forms.least(item).tokens for item in critical)
         if least > self._room:
             if self._bare:
-                raise _too_small(self._limits.budget, self._limits.budget - self._room + least)
+                raise self._too_small(self._limits.budget - self._room + least, must, critical)
             return False
         self._total = self._room
         self._shown.update(must)
@@ -189,23 +143,33 @@ class _Attempt:
         self._room -= least
         if not self._bare:
             self._take_included()
-        return self._level is not CompactionLevel.MODERATE or self._all_whole(critical, must)
+        self._held = self._mark_room()
+        if self._level is not CompactionLevel.MODERATE:
+            return True
+        if not self._all_whole(critical, must, self._held):
+            # Tool outputs give way to the mark, but no words of anybody do.
+            self._held = self._held if any(map(_has_outputs, must.values())) else 0
+        return self._all_whole(critical, must, self._held)
 
     def _must_rounds(self) -> dict[int, Form]:
-        """The newest round and those that are pinned, at their shortest if anything else may want the room."""
+        """The newest round, those that are pinned and those that the turn answers.
+
+        They are at their shortest if anything else may want the room.
+        """
         newest = self._rounds.number - 1
-        must = {nth: self._form(nth) for nth in self._rounds.all_pinned if nth < newest}
+        must = {nth: self._form(nth) for nth in self._rounds.kept if nth < newest}
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
             whole = self._form(newest)
             # A call of the newest round may go, but not what is pinned.
             least = len(whole.messages) if self._rounds.pinned(newest) else min(len(whole.messages), 2)
             if least > self._messages - pinned:
-                raise _too_few(self._limits.max_messages, self._first()[0] + pinned + least)
+                raise too_few(self._limits.max_messages, self._first()[0] + pinned + least)
             must[newest] = self._rounds.fewer(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
-        if not self._items and sum(form.tokens for form in must.values()) <= self._room:
+        mark = 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
+        if not self._items and sum(form.tokens for form in must.values()) + mark <= self._room:
             return must
         return {nth: self._rounds.within(form, 0) for nth, form in must.items()}
 
@@ -221,26 +185,67 @@ class _Attempt:
                 self._room -= form.tokens
                 self._chosen[item.id] = form
 
-    def _all_whole(self, critical: Sequence[Item], must: dict[int, Form]) -> bool:
-        """Whether all that must be shown can be shown whole, which is what level moderate means."""
+    def _mark_room(self) -> int:
+        """What is kept for the mark, or for all that it would stand for if that is less; 0 if there is no room."""
+        marker = self._sources.marker
+        if marker is None or not self._messages:
+            return 0
+        room = marker.estimated_tokens
+        if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
+            others = self._tokens_of_others(room)
+            room = min(room, others) if not self._bare else room if others else 0
+        return room if room <= self._room else 0
+
+    def _tokens_of_others(self, most: int) -> int:
+        """What the rounds take that need not be shown, counted as far as that matters."""
+        total = 0
+        for nth in range(self._rounds.number):
+            if nth not in self._shown:
+                total += self._rounds.light(nth).tokens
+            if total >= most:
+                break
+        return total
+
+    def _all_whole(self, critical: Sequence[Item], must: dict[int, Form], held: int) -> bool:
+        """Whether all that must be shown can be shown whole beside the mark, which is what level moderate means."""
         more = sum(self._forms.whole(item).tokens - self._forms.least(item).tokens for item in critical)
         more += sum(self._unshortened[nth].tokens - form.tokens for nth, form in must.items())
-        return more <= self._room
+        return more <= self._room - held
 
     def _grow(self) -> None:
-        """What is there at its shortest gets longer: the newest round, what is pinned, critical evidence, the rest."""
+        """What is there at its shortest gets longer: what the turn answers, the newest round, pins, evidence."""
         critical = [one for one in self._chosen.values() if one.item.critical]
         wanted = sum(self._forms.whole(one.item).tokens - one.tokens for one in critical)
+        asked = self._grow_asked(wanted)
         for nth in sorted(self._shown, reverse=True):
-            share = self._room * self._limits.shares.conversation // 100
-            allowed = max(share, self._room - wanted)
-            form = self._rounds.within(self._unshortened[nth], self._shown[nth].tokens + allowed)
-            self._room -= form.tokens - self._shown[nth].tokens
-            self._shown[nth] = form
+            if nth not in asked:
+                self._lengthen(nth, self._said_room(wanted))
         for one in critical:
             self._regrow(one.item, self._room)
         for one in [one for one in self._chosen.values() if not one.item.critical]:
             self._included -= self._regrow(one.item, min(self._room, self._included))
+
+    def _grow_asked(self, wanted: int) -> dict[int, int]:
+        """What the turn answers: all of it, or half of the room if the newest round wants the rest."""
+        newest = self._rounds.number - 1
+        asked = {nth: self._missing(nth) for nth in self._shown if nth != newest and self._rounds.asked(nth)}
+        room = self._said_room(wanted)
+        for nth, more in evenly(asked, max(room // 2, room - self._missing(newest)) if asked else 0).items():
+            self._lengthen(nth, more)
+        return asked
+
+    def _said_room(self, wanted: int) -> int:
+        """What the conversation may take, if critical evidence wants so much more."""
+        return max(self._room * self._limits.shares.conversation // 100, self._room - wanted)
+
+    def _missing(self, nth: int) -> int:
+        return self._unshortened[nth].tokens - self._shown[nth].tokens
+
+    def _lengthen(self, nth: int, more: int) -> None:
+        """A round that is shown made longer by up to so many tokens."""
+        before = self._shown[nth].tokens
+        form = self._shown[nth] = self._rounds.within(self._unshortened[nth], before + more)
+        self._room -= form.tokens - before
 
     def _regrow(self, item: Item, more: int) -> int:
         """An item made longer by up to so many tokens; gives how many it took."""
@@ -281,6 +286,13 @@ class _Attempt:
 
     # what came of it
 
+    def _too_small(self, required: int, must: dict[int, Form], critical: Sequence[Item]) -> BudgetTooSmall:
+        """There is no pack, and what must be shown is told part by part."""
+        crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
+        beside = (*self._sources.fixed_parts(), Part("the breadcrumb", crumb))
+        evidence = [self._forms.least(item).tokens for item in critical]
+        return too_small(self._limits.budget, required, (*beside, *round_parts(self._rounds, must, evidence)))
+
     def _fit(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> Fit:
         return Fit(
             level=self._level,
@@ -290,47 +302,13 @@ class _Attempt:
             rounds=dict(sorted(self._shown.items())),
             start=max(start, 0),
             items=tuple(self._chosen[item.id] for item in self._items if item.id in self._chosen),
-            decisions=tuple(self._decision(item) for item in self._items),
+            decisions=tuple(map(self._decision, self._items)),
         )
 
     def _decision(self, item: Item) -> Decision:
-        form = self._chosen.get(item.id)
-        whole = self._forms.whole(item).tokens
-        if form is None:
-            why = "level" if self._bare else self._why.get(item.id, "no_room")
-            return Decision(
-                id=item.id,
-                kind=item.kind,
-                outcome="omitted",
-                reason=why,
-                priority=item.priority,
-                tokens=whole,
-                trust=item.trust,
-            )
-        return Decision(
-            id=item.id,
-            kind=item.kind,
-            outcome="shortened" if form.segment.shortened else "included",
-            reason="critical" if item.critical else "asked_for" if item.mandatory else "fits",
-            priority=item.priority,
-            tokens=whole,
-            shown=form.tokens,
-            trust=item.trust,
-        )
+        why = "level" if self._bare else self._why.get(item.id, "no_room")
+        return decided(self._forms.whole(item), self._chosen.get(item.id), why)
 
 
-def _too_small(budget: int, required: int) -> BudgetTooSmall:
-    return BudgetTooSmall(
-        f"A pack of {budget} tokens is too small: the brief, the newest round and what is critical need {required}, "
-        "shortened as they can be. Raise the budget to that, or shorten the brief.",
-        required=required,
-    )
-
-
-def _too_few(most: int, required: int) -> BudgetTooSmall:
-    return BudgetTooSmall(
-        f"A pack of {most} messages is too small: the first instructions, what is pinned and the newest round need "
-        f"{required} messages. Raise max_messages to that.",
-        required=required,
-        unit="messages",
-    )
+def _has_outputs(form: Form) -> bool:
+    return any(message.tool_results for message in form.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -28,12 +29,13 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Rounds
     form: Callable[[int], Form]
     shown: Mapping[int, Form]
-    """Rounds that are shown already: the newest, and what is pinned."""
+    """Rounds that are shown already: the newest, what is pinned, and what the turn answers."""
     complete: bool
     summaries: tuple[Segment, ...]
     hidden: bool
     """Whether there are messages that neither these rounds nor these summaries stand for."""
     marker: Segment | None
+    """What stands for what is not shown: there is room for it, if there is room for anything."""
     room: int
     messages: int
     stickiness: float
@@ -41,16 +43,20 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
 
     def chosen(self) -> Older:
         """As many summaries and rounds as fit, from a place where the window can stay."""
-        summaries = self._fitting_summaries()
-        room = self.room - sum(one.estimated_tokens for one in summaries)
-        messages = self.messages - len(summaries)
+        mark = 0 if self.marker is None else self.marker.estimated_tokens
         older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown]
-        looked, tokens, sizes = self._measured(older, room)
-        told = len(summaries) == len(self.summaries) and not self.hidden
-        fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
-        marked = not fits and self.marker is not None and self.marker.estimated_tokens <= room
-        if marked and self.marker is not None:
-            room -= self.marker.estimated_tokens
+        # What a summary would take is not worth hiding silently what it does not stand for.
+        for summed in (self.room, self.room - mark):
+            summaries = self._fitting_summaries(summed)
+            room = self.room - sum(one.estimated_tokens for one in summaries)
+            messages = self.messages - len(summaries)
+            looked, tokens, sizes = self._measured(older, room)
+            told = len(summaries) == len(self.summaries) and not self.hidden
+            fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
+            if fits or mark <= room:
+                break
+        marked = not fits and 0 < mark <= room
+        room -= mark if marked else 0
         start = self._start(older, tokens, sizes, room, messages)
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.stickiness:
@@ -59,6 +65,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         # The mark is no message that anybody asked for: it does not take the place of one.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
         first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
+        first = self.rounds.reached(first, self.shown)
         return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
 
     def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
@@ -75,13 +82,13 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         beyond = len(older) - len(tokens)
         return looked, [room + 1] * beyond + tokens[::-1], [1] * beyond + sizes[::-1]
 
-    def _fitting_summaries(self) -> tuple[Segment, ...]:
+    def _fitting_summaries(self, room: int) -> tuple[Segment, ...]:
         """The newest summaries that leave half of the room to the rounds after them; one if it fits at all."""
         found: list[Segment] = []
-        left = self.room // 2
+        left = room // 2
         for summary in reversed(self.summaries):
             left -= summary.estimated_tokens
-            alone = not found and summary.estimated_tokens <= self.room
+            alone = not found and summary.estimated_tokens <= room
             if (left < 0 and not alone) or len(found) >= self.messages:
                 break
             found.append(summary)
@@ -106,10 +113,10 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         """Where the last journaled window began, among these rounds; -1 if further back than all of them."""
         if self.before is None or not self.rounds.number:
             return None
-        for at, nth in enumerate([*older, self.rounds.number - 1]):
+        for nth in range(self.rounds.number):
             head = self.rounds.talk.head(nth)
             if (head.stream, head.version) == self.before:
-                return at
+                return bisect_left(older, nth)  # It may be shown in any case by now.
         return None if self.complete else -1
 
     def _edge(self, nth: int, forms: dict[int, Form], room: int, messages: int) -> int:

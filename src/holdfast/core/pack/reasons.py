@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.core.pack.items import ItemForm
+from holdfast.records.packs import Decision
+
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
     "newest": "the newest round is always shown",
     "pinned": "pinned, so it is always shown",
+    "question": "what the turn answers is always shown",
     "first": "the first instructions are always shown",
     "critical": "critical evidence is always shown",
     "asked_for": "asked for by name",
@@ -33,3 +37,19 @@ REASONS: Final[dict[str, str]] = {
 def sentence(reason: str) -> str:
     """A reason in words."""
     return REASONS.get(reason, reason)
+
+
+def decided(whole: ItemForm, form: ItemForm | None, why_not: str) -> Decision:
+    """What became of evidence or a memory: the form in which it is shown, or why it is not."""
+    item = whole.item
+    reason = "critical" if item.critical else "asked_for" if item.mandatory else "fits"
+    return Decision(
+        id=item.id,
+        kind=item.kind,
+        outcome="omitted" if form is None else "shortened" if form.segment.shortened else "included",
+        reason=why_not if form is None else reason,
+        priority=item.priority,
+        tokens=whole.tokens,
+        shown=0 if form is None else form.tokens,
+        trust=item.trust,
+    )

@@ -5,7 +5,7 @@ How a form was made is its recipe, and `remade` does the same again, in any late
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -17,6 +17,8 @@ from holdfast.core.wire.calls import json_text
 from holdfast.records.messages import Message
 
 LIGHT = "light"
+Place = tuple[str, int]
+"""A message by its stream and version."""
 OUTPUTS: tuple[What, ...] = ("results",)
 
 
@@ -33,7 +35,15 @@ class Form(msgspec.Struct, frozen=True):
 class Rounds:
     """The rounds of one line, measured when they are looked at."""
 
-    def __init__(self, talk: Conversation, line: str, abbreviate: int) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        line: str,
+        abbreviate: int,
+        asked: frozenset[Place] = frozenset(),
+        since: Place | None = None,
+    ) -> None:
+        """`asked` are the messages that a turn answers; `since` is the one from which on none is missing."""
         self.talk = talk
         self.line = line
         self._abbreviate = abbreviate
@@ -43,15 +53,38 @@ class Rounds:
         """How many there are."""
         self.count = talk.limits.count or talk.count
         self.all_pinned = _pinned_rounds(talk)
-        """Those that must be shown, oldest first."""
+        """Those that somebody pinned, oldest first."""
+        self.all_asked = _asked_rounds(talk, asked)
+        """Those that the turn answers, oldest first."""
+        self.unbroken = _unbroken_from(talk, since)
+        """From this one on none is missing between them."""
 
     def name(self, message: Message) -> str | None:
         """What a model asks for to read a message whole."""
         return handle_of(message, self.line) or None
 
     def pinned(self, nth: int) -> bool:
-        """Whether a round must be shown."""
+        """Whether a round must be shown, with all of its calls, because somebody pinned it."""
         return nth in self.all_pinned
+
+    def asked(self, nth: int) -> bool:
+        """Whether a round is what the turn answers: what is shown without it is no question."""
+        return nth in self.all_asked
+
+    def always(self, nth: int) -> bool:
+        """Whether a round is shown however old it is."""
+        return nth in self.all_pinned or nth in self.all_asked
+
+    @property
+    def kept(self) -> list[int]:
+        """Rounds that are shown however old they are, oldest first."""
+        return sorted({**self.all_pinned, **self.all_asked})
+
+    def reached(self, first: int, shown: Container[int]) -> int:
+        """Where a window from a round on begins: what is shown in any case just before it is part of it."""
+        while first > self.unbroken and first - 1 in shown:
+            first -= 1
+        return first
 
     def whole(self, nth: int) -> Form:
         """As it was said."""
@@ -109,6 +142,23 @@ def _pinned_rounds(talk: Conversation) -> dict[int, None]:
     if not any(map(_is_pinned, talk.messages)):
         return {}
     return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
+
+
+def _unbroken_from(talk: Conversation, since: Place | None) -> int:
+    if since is None:
+        return talk.rounds
+    for nth in range(talk.rounds):
+        if any((message.stream, message.version) == since for message in talk.round(nth)):
+            return nth
+    return 0
+
+
+def _asked_rounds(talk: Conversation, asked: frozenset[Place]) -> dict[int, None]:
+    """What users say is a round of its own."""
+    if not asked:
+        return {}
+    heads = map(talk.head, range(talk.rounds))
+    return dict.fromkeys(nth for nth, head in enumerate(heads) if (head.stream, head.version) in asked)
 
 
 def _is_pinned(message: Message) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from holdfast.core.codec import decode_event
 from holdfast.core.counting import Framing, message_tokens
 from holdfast.core.project_lines import message_row
 from holdfast.flow.compaction import summing
+from holdfast.flow.context import asking
 from holdfast.flow.context.packed import PACKED
 from holdfast.flow.context.pinning import leading, with_pinned
 from holdfast.flow.conversation.lines import PAGE, Place, bodies, decoded, places, runs
@@ -43,6 +44,7 @@ SINCE = 256
 GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
 """Events after which everything that was known before still holds."""
 
+T = TypeVar("T")
 Known = tuple[str, str, str]
 """Tenant, stream, and the name that counts are kept under."""
 
@@ -74,6 +76,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How many of them are the first instructions."""
     kept: frozenset[tuple[str, int]] = frozenset()
     """Those, and the messages of pinned rounds: they stay when the end moves on."""
+    turn: int = 0
+    """The message that began the turn that it was read for; 0 if it was read for none."""
+    asked: frozenset[tuple[str, int]] = frozenset()
+    """What that turn answers, which stays as well."""
     complete: bool = True
     """Whether no uncovered message is missing."""
     summaries: tuple[Summary, ...] = ()
@@ -126,19 +132,21 @@ def ending(
     wanted: Wanted,
     tokenizer: Tokenizer,
     framing: Framing,
+    turn: int = 0,
 ) -> Ending:
-    """The end of a line, from memory as far as that holds."""
+    """The end of a line, from memory as far as that holds; with what the turn answers that a message began."""
     erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are noted there.
-    now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted)
+    now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted, turn=turn)
     if state.line is None:
         return now
     now = replace(now, sources=tuple(_version(ports, acting, one.stream) for one in state.line.shared))
     place = (acting.tenant, stream, wanted.kept_as)
     known: Ending | None = None if ports.recent is None else ports.recent.get(place)
     found = None
-    if known is not None and _holds(known, now):
-        same = known.version == state.version
-        found = known if same else _grown(ports, acting, stream, now, known, tokenizer, framing)
+    usable = _for_turn(known, stream, turn) if known is not None and _holds(known, now) else None
+    if usable is not None:
+        same = usable.version == state.version
+        found = usable if same else _grown(ports, acting, stream, now, usable, tokenizer, framing)
     if found is None:
         plain = known is not None and _begins_plainly(known, now)
         found = _read(ports, acting, stream, now, tokenizer, framing, plain=plain)
@@ -178,6 +186,40 @@ def _begins_plainly(known: Ending, now: Ending) -> bool:
     return bool(known.places) and not known.leading and _only_longer(known, now)
 
 
+def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
+    """What is known, with what this turn answers and not another one; None if not all of that is known."""
+    if known.turn == turn:
+        return known
+    since = known.since
+    reaches = since is not None and (since[0] != stream or since[1] <= turn)
+    if turn and turn <= known.version and not reaches:
+        return None
+    begin = len(known.places) if since is None else _index(known.places, since)
+    gone = {at for at in range(begin) if _at(known.places[at]) not in known.kept}
+    found, messages = _without(known.places, gone), _without(known.messages, gone)
+    return replace(
+        known,
+        places=tuple(found),
+        messages=tuple(messages),
+        turn=turn,
+        asked=asking.asked(found, messages, stream, turn),
+    )
+
+
+def unbroken(found: Ending) -> tuple[str, int] | None:
+    """From this message on nothing of the line is missing between those at hand: what stays may stand just before."""
+    if found.since is None:
+        return None
+    at = _index(found.places, found.since)
+    while at and found.places[at - 1].row["position"] == int(found.places[at].row["position"] or 0) - 1:
+        at -= 1
+    return _at(found.places[at])
+
+
+def _without(these: Sequence[T], gone: Container[int]) -> list[T]:
+    return [one for at, one in enumerate(these) if at not in gone]
+
+
 def _grown(
     ports: Ports,
     acting: Acting,
@@ -203,7 +245,9 @@ def _grown(
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
-    kept = [at for at in range(cut) if _at(found[at]) in known.kept] if known.kept else []
+    asked = asking.asked(found, messages, stream, known.turn)
+    stay = known.kept | asked
+    kept = [at for at in range(cut) if _at(found[at]) in stay] if stay else []
     packs = [event for event in stored if event.type == PACKED]
     return replace(
         known,
@@ -212,6 +256,7 @@ def _grown(
         places=(*(found[at] for at in kept), *found[cut:]),
         messages=(*(messages[at] for at in kept), *messages[cut:]),
         since=_at(end[-1]) if end else None,
+        asked=asked,
         complete=whole is None,
         packed=decode_event(packs[-1]) if packs else known.packed,
         fresh=_merged({} if _noted(stored, known) else known.fresh, fresh),
@@ -260,8 +305,15 @@ def _read(
     stays = with_pinned(ports, acting, stream, (), instructions)
     kept = frozenset(map(_at, stays))
     ends = set(map(_at, end)) if stays else ()
-    found = [*(place for place in stays if _at(place) not in ends), *reversed(end)]
-    messages, fresh = _counted(ports, acting, found, bodies(ports, acting, found), wanted, tokenizer, framing)
+    before = [place for place in stays if _at(place) not in ends]
+    before = asking.merged(before, asking.users_before(ports, acting, stream, now.turn, end), stream)
+    found = [*before, *reversed(end)]
+    read = bodies(ports, acting, found)
+    asked = asking.asked(found, read, stream, now.turn)
+    # What the library itself said in a user's place is no question.
+    gone = {at for at, place in enumerate(before) if _at(place) not in kept and _at(place) not in asked}
+    found, read = _without(found, gone), _without(read, gone)
+    messages, fresh = _counted(ports, acting, found, read, wanted, tokenizer, framing)
     return replace(
         now,
         places=tuple(found),
@@ -269,6 +321,7 @@ def _read(
         since=_at(end[-1]) if end else None,
         leading=len(instructions),
         kept=kept,
+        asked=asked,
         complete=whole is None,
         summaries=tuple(standing),
         fresh=fresh,
