@@ -109,8 +109,14 @@ class Journal(Protocol):
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
         """Rows of effects of one lane, in the order in which they were declared."""
 
-    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
-        """Names of streams that have live frames, in order, after one name; the cost follows the live frames."""
+    def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
+        """Ends of streams that have live frames, in order of their ids, after one id; the cost follows the answer."""
+
+    def tenants_with_work(self) -> list[str]:
+        """Tenants that have live frames, in order of name; the cost follows the tenants, not what they have."""
+
+    def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
+        """The versions of some streams, at one moment; who has no events is left out."""
 
     def renew(self, tenant: str, stream: str, epoch: int) -> bool:
         """A sign of life from the owner under this epoch; False if somebody else owns the stream now."""

@@ -17,6 +17,7 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import ModelFailed
 from holdfast.model.scripted import Scripted
 from holdfast.records.settings import Settings
+from holdfast.runtime.crew import crew_of
 from holdfast.runtime.recovering import Recovering
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import Counted, Gated, until, until_async
@@ -42,7 +43,7 @@ async def left(hf: AsyncHoldfast, session: str = "s", *, agent: str = "a", text:
     model = Gated(["Done."])
     sending = asyncio.ensure_future(hf.agent(agent, model=model).send(session, text))
     await model.begun.wait()
-    sending.cancel()
+    await crew_of(hf).leave()
     await asyncio.gather(sending, return_exceptions=True)
     assert (await hf.index.resume_actor(place(session))).frames
 

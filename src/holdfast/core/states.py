@@ -9,10 +9,10 @@ from holdfast.core.shapes import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
 from holdfast.records.events.conversations import CallRef, Segment
-from holdfast.records.frames import LIVE, Call, Frame, Handle, Limits, Question, ResultRef, StreamState
+from holdfast.records.frames import LIVE, Call, Frame, FrameLimits, Handle, Question, ResultRef, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.lines import Handover, Line, SessionState
-from holdfast.records.usage import Usage
+from holdfast.records.usage import Usage, summed
 
 ULID_BYTES = 16
 
@@ -99,20 +99,23 @@ def _line(rows: Rows) -> Line | None:
             ended=bool(row["ended"]),
             fresh=bool(row["fresh"]),
             shared=() if row["shared"] is None else decoder(tuple[Segment, ...]).decode(row["shared"]),
-            usage=_usage(row),
+            usage=usage_of(row),
             calls={call.id: call for call in calls},
         )
     return None
 
 
-def _usage(row: Mapping[str, Any]) -> Usage:
-    return Usage(
+def usage_of(row: Mapping[str, Any]) -> Usage:
+    """What the row of a frame or a line says that was used."""
+    return summed(
         input=row["input_tokens"],
         cached_input=row["cached_input_tokens"],
         cache_write=row["cache_write_tokens"],
         output=row["output_tokens"],
         reasoning=row["reasoning_tokens"],
         cost=row["cost"],
+        unpriced=row["unpriced_tokens"],
+        estimated=row["estimated_tokens"],
     )
 
 
@@ -132,7 +135,7 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         depth=row["depth"],
         status=row["status"],
         granted=row["granted"],
-        limits=Limits(
+        limits=FrameLimits(
             context_tokens=row["max_context_tokens"],
             tool_calls=row["max_tool_calls"],
             depth=row["max_subframe_depth"],
@@ -148,7 +151,7 @@ def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
         reserved=row["reserved"],
         lent=row["lent"],
         tool_calls=row["tool_calls"],
-        usage=_usage(row),
+        usage=usage_of(row),
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
         outer=_ulid(row["outer_frame_id"]),

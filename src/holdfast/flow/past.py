@@ -59,6 +59,8 @@ _READ: Final = (
     "lanes",
     "lane",
     "streams_with_work",
+    "tenants_with_work",
+    "versions",
     "renewals",
     "read",
     "by_key",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.core.states import usage_of
 from holdfast.core.tables import OF_LINES, OF_SESSIONS, TABLES, kind_of
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.records.rows import Row, SessionQuery, SessionRow, Span
@@ -60,7 +61,7 @@ def sessions(
             title_version=title,
             messages=sum(_number(thread["messages"]) for _, thread in lines),
             threads=len(lines),
-            usage=_usage([thread for _, thread in lines]),
+            usage=sum((usage_of(thread) for _, thread in lines), Usage(cost=0)),
             place=(newest, line),
         )
 
@@ -95,20 +96,6 @@ def _lines(tables: MemoryTables, tenant: str, session: str) -> list[tuple[str, R
         for owner, stream, row in tables.all("threads")
         if owner == tenant and stream.startswith(session + "/thread/")
     ]
-
-
-def _usage(lines: list[Row]) -> Usage:
-    def total(column: str) -> int:
-        return sum(_number(line[column]) for line in lines)
-
-    return Usage(
-        input=total("input_tokens"),
-        cached_input=total("cached_input_tokens"),
-        cache_write=total("cache_write_tokens"),
-        output=total("output_tokens"),
-        reasoning=total("reasoning_tokens"),
-        cost=total("cost"),
-    )
 
 
 def _number(value: Any) -> int:

@@ -14,7 +14,7 @@ from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.ids import ulid_bytes, ulid_text
-from holdfast.testing.contract_kit import ACTOR, STREAM, Fixtures, pushed, stored
+from holdfast.testing.contract_kit import ACTOR, OTHER, STREAM, Fixtures, pushed, stored
 from holdfast.testing.writer import Writer, note
 
 
@@ -46,18 +46,42 @@ class FindContract(Fixtures):
                     with pytest.raises(AssertionError):
                         journal.find("default", table.name, column, 1, b"", 1)
 
-    def test_streams_with_live_frames_are_listed_in_order(self, writer: Writer, journal: Journal) -> None:
+    def test_streams_with_live_frames_are_listed_with_their_ends(self, writer: Writer, journal: Journal) -> None:
         for name in ("actor/c", "actor/a", "actor/b"):
-            writer.append(name, pushed(writer))
-        frame = stored(journal, "actor/b")[0]
-        assert frame.type == "frame.pushed"
-        _pop(writer, "actor/b")
+            writer.append(name, pushed(writer), pushed(writer))
+        for _ in range(2):
+            _pop(writer, "actor/b")
+        _pop(writer, "actor/a")
         writer.append(STREAM, note())
         Writer(journal, tenant="acme").append("actor/theirs", pushed(writer))
-        assert journal.streams_with_work("default", "", 10) == ["actor/a", "actor/c"]
-        assert journal.streams_with_work("default", "actor/a", 10) == ["actor/c"]
-        assert journal.streams_with_work("default", "", 1) == ["actor/a"]
-        assert journal.streams_with_work("nobody", "", 10) == []
+        first, second = journal.streams_with_work("default", 0, 10)
+        assert [first, second] == [journal.head("default", name) for name in ("actor/c", "actor/a")]
+        assert first.id < second.id
+        assert journal.streams_with_work("default", 0, 1) == [first]
+        assert journal.streams_with_work("default", first.id, 10) == [second]
+        assert journal.streams_with_work("default", second.id, 10) == []
+        assert journal.streams_with_work("nobody", 0, 10) == []
+
+    def test_tenants_with_live_frames_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
+        assert journal.tenants_with_work() == []
+        for name in ("b", "a", "idle", "done"):
+            other = Writer(journal, tenant=name)
+            for stream in ("actor/one", "actor/two"):
+                other.append(stream, note() if name == "idle" else pushed(writer))
+        for stream in ("actor/one", "actor/two"):
+            _pop(writer, stream, "done")
+        _pop(writer, "actor/one", "a")
+        assert journal.tenants_with_work() == ["a", "b"]
+
+    def test_the_versions_of_some_streams_are_those_of_their_heads(self, writer: Writer, journal: Journal) -> None:
+        writer.append(STREAM, note(), note())
+        writer.append(OTHER, note())
+        writer.append(ACTOR, note(), note(), note())
+        Writer(journal, tenant="acme").append(STREAM, note())
+        assert journal.versions("default", [STREAM, "session/none", ACTOR]) == {STREAM: 2, ACTOR: 3}
+        assert journal.versions("acme", (OTHER, STREAM)) == {STREAM: 1}
+        assert journal.versions("nobody", [STREAM]) == {}
+        assert journal.versions("default", []) == {}
 
     def test_the_head_says_who_holds_the_lease(self, writer: Writer, journal: Journal) -> None:
         writer.append(ACTOR, _taken(1, "w1"), pushed(writer), expected=0)
@@ -115,8 +139,8 @@ def _suspended(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
     return frame, question, token
 
 
-def _pop(writer: Writer, stream: str) -> None:
-    (frame,) = writer.ports.journal.load("default", stream).frames
+def _pop(writer: Writer, stream: str, tenant: str = "default") -> None:
+    frame = next(iter(writer.ports.journal.load(tenant, stream).frames))
     assert ulid_bytes(frame)
     facts = frames.FramePopped(frame=frame, status="completed")
-    writer.append(stream, Draft(type="frame.popped", facts=facts))
+    Writer(writer.ports.journal, tenant=tenant).append(stream, Draft(type="frame.popped", facts=facts))

@@ -14,7 +14,7 @@ from holdfast.ports import Ids
 from holdfast.records.events import calls, frames
 from holdfast.records.events.envelope import Content, Draft, Facts
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.frames import PRIORITY_SCORE, Limits
+from holdfast.records.frames import PRIORITY_SCORE, FrameLimits
 from holdfast.records.ids import ulid_text
 from holdfast.records.usage import Usage
 
@@ -106,7 +106,7 @@ class Story:
             parent=frame.parent,
             depth=frame.depth,
             granted=frame.granted,
-            limits=Limits(tool_calls=self._random.randint(1, 50), timeout_ms=self._random.choice((None, 1000))),
+            limits=FrameLimits(tool_calls=self._random.randint(1, 50), timeout_ms=self._random.choice((None, 1000))),
             deadline=self._random.choice((None, 1_800_000_000_000)),
         )
         return self._draft("frame.pushed", facts, frames.GoalContent(goal=self._text(), inputs={"n": 1}))
@@ -225,7 +225,7 @@ class Story:
     def _update(self, frame: _Live) -> list[Draft]:
         facts = frames.FrameUpdated(
             frame=frame.id,
-            limits=self._random.choice((None, Limits(depth=2))),
+            limits=self._random.choice((None, FrameLimits(depth=2))),
             context_hash=self._random.choice((None, "ab" * 32)),
             texts=True,
         )

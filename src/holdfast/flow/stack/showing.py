@@ -174,11 +174,18 @@ def stack_of(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
 
 
 def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
-    """Every stream that has live frames, in order of name."""
-    after = ""
-    while names := ports.journal.streams_with_work(acting.tenant, after, PAGE):
-        yield from names
-        after = names[-1]
+    """Every stream that has live frames, in the order in which they began."""
+    for page in pages_of_work(ports, acting):
+        yield from (head.stream for head in page)
+
+
+def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
+    """The ends of every stream that has live frames, a page at a time."""
+    after: int | None = 0
+    while after is not None:
+        page = ports.journal.streams_with_work(acting.tenant, after, PAGE)
+        yield page
+        after = page[-1].id if len(page) == PAGE else None
 
 
 def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:

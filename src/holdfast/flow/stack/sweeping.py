@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import msgspec
+
 from holdfast.core import stack
 from holdfast.core.decide import questions as rules
 from holdfast.core.step import is_late
@@ -27,6 +29,7 @@ from holdfast.records.frames import Frame, StreamState
 from holdfast.records.resume import Swept
 
 NOBODY = "Nobody answered in time."
+SKIPPED = "skipped"
 ORPHAN = "Its deadline passed and whoever worked on it is gone."
 
 
@@ -34,19 +37,42 @@ def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: 
     """Do what is due in every stream with live frames. Who is not patient waits for nobody and comes again."""
     done: dict[str, list[str]] = {"resumed": [], "expired": [], "overdue": [], "failed": [], "skipped": []}
     for stream in streams_with_work(ports, acting):
-        for seen in stack.in_order(current(ports, acting, stream).frames):
-            state = current(ports, acting, stream)
-            frame = state.frames.get(seen.id)
-            act = None if frame is None else _due(ports, acting, stream, state, frame, fail_orphans)
-            if act is None:
-                continue  # Nothing is due, or it ended with an ancestor just now.
-            try:
-                what = _as_owner(ports, acting, stream, act, patient)
-            except (Conflict, Refused, Unavailable):
-                what = "skipped"
-            if what is not None:
-                done[what].append(seen.id)
+        for what, frame in settle(ports, acting, stream, fail_orphans=fail_orphans, patient=patient).done:
+            done[what].append(frame)
     return Swept(**{name: tuple(ids) for name, ids in done.items()})
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What was due in a stream, and done or skipped, by frame."""
+
+    done: tuple[tuple[str, str], ...] = ()
+    calm_at: int | None = None
+    """The version at which nothing was to be done; None if something was, or if it changed meanwhile."""
+
+    @property
+    def acted(self) -> bool:
+        """Whether anything was done."""
+        return any(what != SKIPPED for what, _ in self.done)
+
+
+def settle(ports: Ports, acting: Acting, stream: str, *, fail_orphans: bool = False, patient: bool = True) -> Settled:
+    """Do what is due in one stream."""
+    done: list[tuple[str, str]] = []
+    first = state = current(ports, acting, stream)
+    for seen in stack.in_order(first.frames):
+        state = current(ports, acting, stream)
+        frame = state.frames.get(seen.id)
+        act = None if frame is None else _due(ports, acting, stream, state, frame, fail_orphans)
+        if act is None:
+            continue  # Nothing is due, or it ended with an ancestor just now.
+        try:
+            what = _as_owner(ports, acting, stream, act, patient)
+        except (Conflict, Refused, Unavailable):
+            what = SKIPPED
+        if what is not None:
+            done.append((what, seen.id))
+    calm = not done and state.version == first.version
+    return Settled(done=tuple(done), calm_at=first.version if calm else None)
 
 
 Act = Callable[[], str | None]
@@ -58,7 +84,7 @@ def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act, patient: bool
         return act()
     except NotOwner:
         if not patient and not ports.leases.seems_free(acting.tenant, stream):
-            return "skipped"
+            return SKIPPED
         epoch = owning.take(ports, acting, stream) if patient else owning.take_free(ports, acting, stream)
     try:
         return act()

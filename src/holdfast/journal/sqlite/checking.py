@@ -101,6 +101,8 @@ def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Findi
         names.add(name)
         if meta_digest(name, value) != digest:
             yield Finding(kind="meta", where=name, problem="was changed")
+        elif name == "secret" and value != journal.secret:
+            yield Finding(kind="meta", where=name, problem="is another one than that which is in use")
     if names - {REBUILD} != {"secret"}:
         yield Finding(kind="meta", where="meta", problem=f"holds {sorted(names)} instead of the secret alone")
 

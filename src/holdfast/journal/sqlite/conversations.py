@@ -6,6 +6,7 @@ from typing import Any
 
 import apsw
 
+from holdfast.core.states import usage_of
 from holdfast.core.tables import OF_LINES, OF_SESSIONS, TABLES, kind_of
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import stored_event
@@ -14,7 +15,18 @@ from holdfast.journal.sqlite.statements import span as span_sql
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.rows import Row, SessionQuery, SessionRow, Span
 from holdfast.records.scope import parse_scope
-from holdfast.records.usage import Usage
+
+USED = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost",
+    "unpriced_tokens",
+    "estimated_tokens",
+)
+"""The sums of a line, as the query of a session's lines gives them."""
 
 
 def state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
@@ -62,6 +74,7 @@ def _session(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
     stream, status, model, opened_at, title, user, active_at, place = row
     lines = ask(connection, queries()["session_lines"], (tenant, parse_scope(stream).get("session")))
     messages, *used = (sum(column) for column in zip(*lines, strict=True))
+    usage = usage_of(dict(zip(USED, used, strict=True)))
     return SessionRow(
         stream=stream,
         status=status,
@@ -72,6 +85,6 @@ def _session(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
         title_version=title,
         messages=messages,
         threads=len(lines),
-        usage=Usage(*used),
+        usage=usage,
         place=(active_at, place),
     )

@@ -20,7 +20,7 @@ from holdfast.journal.sqlite import checking, conversations, erasing, maintenanc
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
 from holdfast.journal.sqlite.connections import Connections
-from holdfast.journal.sqlite.event_rows import read_append, stored_event
+from holdfast.journal.sqlite.event_rows import stored_event
 from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import find, queries
 from holdfast.journal.sqlite.writing import Writing
@@ -59,6 +59,7 @@ class SqliteJournal:
         self.connections = Connections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
+        self._secret: bytes | None = None
         try:
             self.writing = Writing(self.connections, self.files, index=bool(self.settings.index_text))
             assert self.secret
@@ -77,9 +78,15 @@ class SqliteJournal:
 
     @property
     def secret(self) -> bytes:
-        # Asked for each time: an import into the empty journal, by anybody, replaces it.
-        with self.reading() as connection:
-            return read_secret(connection)
+        # Asked for until something was written: an import into the empty journal, by anybody, replaces it.
+        if self._secret is None:
+            with self.reading() as connection:
+                secret = read_secret(connection)
+                ((newest,),) = ask(connection, queries()["position"])
+            if not newest:
+                return secret
+            self._secret = secret
+        return self._secret
 
     # writing
 
@@ -125,10 +132,7 @@ class SqliteJournal:
 
     def tenants(self) -> list[str]:
         with self.reading() as connection:
-            names = [name for name, _ in ask(connection, queries()["tenant_ids"])]
-        if not all(isinstance(name, str) for name in names):
-            raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
-        return sorted(names)
+            return _names(name for name, _ in ask(connection, queries()["tenant_ids"]))
 
     def load(self, tenant: str, stream: str) -> StreamState:
         with self.reading() as connection:
@@ -145,8 +149,8 @@ class SqliteJournal:
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
         check_lookup(table, column)
-        with self.reading() as connection:
-            values = (self._tenant(connection, tenant), after, limit, *(() if column is None else (value,)))
+        values = (tenant, after, limit, *(() if column is None else (value,)))
+        with self.reading(once=True) as connection:
             rows = ask(connection, find(TABLES[table], column), values)
         return [(stream, dict(zip(TABLES[table].names, row, strict=True))) for stream, *row in rows]
 
@@ -230,9 +234,18 @@ class SqliteJournal:
         with self.reading(once=True) as connection:
             return state.lane(connection, tenant, sink, stream, limit)
 
-    def streams_with_work(self, tenant: str, after: str, limit: int) -> list[str]:
-        with self.reading() as connection:
-            return [name for (name,) in ask(connection, queries()["streams_with_work"], (tenant, after, limit))]
+    def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
+        with self.reading(once=True) as connection:
+            rows = ask(connection, queries()["streams_with_work"], (tenant, after, limit))
+        return [_head(row[1], (row[0], *row[2:])) for row in rows]
+
+    def tenants_with_work(self) -> list[str]:
+        with self.reading(once=True) as connection:
+            return _names(name for (name,) in ask(connection, queries()["tenants_with_work"]))
+
+    def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
+        with self.reading(once=True) as connection:
+            return dict(ask(connection, queries()["versions"], (tenant, _JSON.encode(streams).decode())))
 
     def renew(self, tenant: str, stream: str, epoch: int) -> bool:
         with self.writing.transaction() as connection:
@@ -255,13 +268,13 @@ class SqliteJournal:
         return [stored_event(found, query.tenant, query.stream) for found in rows]
 
     def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
-        with self.reading() as connection:
-            number = self._tenant(connection, tenant)
-            head = connection.execute(queries()["head"], (tenant, stream)).fetchone()
-            if head is None:
-                return []
-            found = connection.execute(queries()["event_by_key"], (number, head[0], key)).fetchone()
-            return [] if found is None else read_append(connection, (tenant, number), (stream, head[0]), found[0])
+        with self.reading(once=True) as connection:
+            rows = ask(connection, queries()["event_by_key"], (tenant, stream, key))
+        found = [stored_event(row, tenant, stream) for row in rows]
+        if not found or not found[0].rest:
+            return found
+        first, many = found[0].version, found[0].rest + 1
+        return self.read(Query(tenant=tenant, stream=stream, after=first - 1, until=first + many - 1, limit=many))
 
     def snapshot(self) -> AbstractContextManager[None]:
         return self.connections.snapshot()
@@ -344,6 +357,13 @@ class SqliteJournal:
 
 def _head(stream: str, row: Sequence[Any]) -> Head:
     return Head(id=row[0], stream=stream, version=row[1], hash=row[2], epoch=row[3], holder=row[4], closed=bool(row[5]))
+
+
+def _names(found: Iterable[Any]) -> list[str]:
+    names = list(found)
+    if not all(isinstance(name, str) for name in names):
+        raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
+    return sorted(names)
 
 
 def _types(query: Query) -> str | None:

@@ -117,12 +117,12 @@ def select_all(table: Table) -> str:
 
 @cache
 def find(table: Table, column: str | None) -> str:
-    """Rows of a projection by one column, or all, with their streams' names, in order of key."""
+    """Rows of a projection by one column, or all, with their streams' names, in order of key; (tenant, …) by name."""
     columns = ", ".join(f"p.{name}" for name in table.names)
     where = "" if column is None else f"AND p.{column} = ?4 "
     return (
         f"SELECT s.name, {columns} FROM {table.name} AS p JOIN streams AS s ON s.id = p.stream "
-        f"WHERE p.tenant = ?1 AND p.{table.key[0]} > ?2 {where}"
+        f"WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.{table.key[0]} > ?2 {where}"
         f"ORDER BY {', '.join(f'p.{name}' for name in table.key)} LIMIT ?3"
     )
 

@@ -61,11 +61,22 @@ SELECT * FROM frames INDEXED BY idx_frames_actor
 WHERE tenant = ? AND stream = ? AND status IN ('active', 'waiting', 'suspended')
 
 -- name: streams_with_work
-SELECT DISTINCT s.name FROM frames AS f INDEXED BY idx_frames_actor
-JOIN streams AS s ON s.id = f.stream
+-- In the order of the index of live frames, so that no page looks at what another one gives.
+SELECT s.id, s.name, s.version, s.head, s.epoch, s.holder, s.closed
+FROM frames AS f INDEXED BY idx_frames_actor CROSS JOIN streams AS s ON s.id = f.stream
 WHERE f.tenant = (SELECT id FROM tenants WHERE name = ?1) AND f.status IN ('active', 'waiting', 'suspended')
-    AND s.name > ?2
-ORDER BY s.name LIMIT ?3
+    AND f.stream > ?2
+GROUP BY f.stream ORDER BY f.stream LIMIT ?3
+
+-- name: tenants_with_work
+SELECT t.name FROM tenants AS t WHERE EXISTS (
+    SELECT 1 FROM frames AS f INDEXED BY idx_frames_actor
+    WHERE f.tenant = t.id AND f.status IN ('active', 'waiting', 'suspended')
+)
+
+-- name: versions
+SELECT s.name, s.version FROM json_each(?2) AS j
+CROSS JOIN streams AS s ON s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = j.value
 
 -- name: renew_lease
 -- Only whoever owns the stream under this epoch gives signs of life; counts what it changed.
@@ -160,7 +171,7 @@ ORDER BY t.newest_at DESC, t.stream DESC LIMIT ?4
 -- name: session_lines
 -- Every line of a session, for its totals.
 SELECT t.messages, t.input_tokens, t.cached_input_tokens, t.cache_write_tokens, t.output_tokens, t.reasoning_tokens,
-    t.cost
+    t.cost, t.unpriced_tokens, t.estimated_tokens
 FROM streams AS l INDEXED BY idx_frames_session_thread JOIN threads AS t ON t.tenant = l.tenant AND t.stream = l.id
 WHERE l.tenant = (SELECT id FROM tenants WHERE name = ?1) AND l.session_id = ?2 AND l.actor_id IS NULL
 
@@ -203,7 +214,10 @@ WHERE e.tenant = ?1 AND e.event_type = ?5 AND e.seq > ?3 AND e.seq <= ?4
 ORDER BY e.seq DESC LIMIT ?6
 
 -- name: event_by_key
-SELECT version, rest FROM events WHERE tenant = ? AND stream = ? AND key = ?
+SELECT e.* FROM events AS e
+WHERE e.tenant = (SELECT id FROM tenants WHERE name = ?1)
+    AND e.stream = (SELECT s.id FROM streams AS s JOIN tenants AS t ON t.id = s.tenant WHERE t.name = ?1 AND s.name = ?2)
+    AND e.key = ?3
 
 -- name: event_by_id
 SELECT stream, version FROM events WHERE tenant = ? AND event_id = ?
@@ -398,9 +412,10 @@ WHERE p.tenant = (SELECT id FROM tenants WHERE name = ?1) AND p.sink = ?2
 ORDER BY p.version LIMIT ?4
 
 -- name: message_before
+-- What was said before a message when it was said, whatever was retracted since.
 SELECT e.content FROM messages AS m
 CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.version = m.version
-WHERE m.tenant = ?1 AND m.stream = ?2 AND m.version < ?3 AND m.retracted IS NULL
+WHERE m.tenant = ?1 AND m.stream = ?2 AND m.version < ?3 AND (m.retracted IS NULL OR m.retracted > ?3)
 ORDER BY m.version DESC LIMIT 1
 
 -- name: entry_before

@@ -170,6 +170,8 @@ CREATE TABLE frames (
     output_tokens       INTEGER NOT NULL,
     reasoning_tokens    INTEGER NOT NULL,
     cost                INTEGER NOT NULL,
+    unpriced_tokens     INTEGER NOT NULL,
+    estimated_tokens    INTEGER NOT NULL,
     tool_calls          INTEGER NOT NULL,
     max_context_tokens  INTEGER NOT NULL,
     max_tool_calls      INTEGER NOT NULL,
@@ -363,6 +365,8 @@ CREATE TABLE threads (
     output_tokens       INTEGER NOT NULL,
     reasoning_tokens    INTEGER NOT NULL,
     cost                INTEGER NOT NULL,
+    unpriced_tokens     INTEGER NOT NULL,
+    estimated_tokens    INTEGER NOT NULL,
     PRIMARY KEY (tenant, stream),
     FOREIGN KEY (tenant, stream) REFERENCES streams (tenant, id)
 ) STRICT, WITHOUT ROWID;
