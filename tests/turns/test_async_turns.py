@@ -155,7 +155,7 @@ def test_a_stream_that_is_cut_is_no_reply() -> None:
 
 
 def test_a_stop_during_a_stream_keeps_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.aio.turn.LOOK_EVERY", -1.0)
+    monkeypatch.setattr("holdfast.aio.turn_stream.LOOK_EVERY", -1.0)
     whole = chat({"model": "m"}, "Here it is, word by word.", 1)
 
     async def work(hf: AsyncHoldfast) -> None:
@@ -211,11 +211,15 @@ def test_waiting_in_line_takes_no_thread() -> None:
 def test_patience_ends() -> None:
     async def work(hf: AsyncHoldfast) -> None:
         session = await hf.session(SESSION)
+
+        async def second() -> None:
+            async with session.turn("Second", wait=0.01):
+                raise AssertionError("it is not its turn")
+
         async with session.turn("First") as turn:
             (step,) = await turn.steps()
             with pytest.raises(ActorBusy, match="Nothing was written"):
-                async with session.turn("Second", wait=0.01):
-                    raise AssertionError("it is not its turn")
+                await asyncio.create_task(second())
             await step.done("Hi.")
         assert len(await spoken_async(hf)) == 2
 

@@ -4,13 +4,14 @@
 |---|---|
 | there is none | begins one |
 | is live and nobody works on it: its process died, or it waits for a person | joins it, and is answered with it |
-| … and somebody wanted it stopped, or the conversation was reset | has it stopped, then begins one of its own |
+| … and it can only stop: somebody wants that, a limit is reached | has it stopped, then begins one of its own |
 | somebody works on it, `if_busy="queue"` | waits, then begins one of its own |
 | … `"reject"` | is refused with `ActorBusy`; nothing is written |
 | … `"interrupt"` | has it stopped, then begins one of its own |
 | … `"join"` | is said in it, and waits for its reply |
 
-Within a process those who wait go on in the order in which they came; between processes whoever sees it free first.
+Within a process those who wait go on in the order in which they came, and who interrupts before those who queue;
+between processes whoever sees it free first. Of several who interrupt the last one stays.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidVa
 from holdfast.flow.compaction import ruling
 from holdfast.flow.stack import owning
 from holdfast.flow.stack.showing import current
-from holdfast.flow.turn import stopping, turns
+from holdfast.flow.turn import limits, stopping, turns
 from holdfast.flow.turn.turns import Taken, Wanted
+from holdfast.flow.turn.waiting import Caller, Node, Waiting, Work, caller, waits
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.messages import Message
 
 IF_BUSY = ("queue", "reject", "interrupt", "join")
@@ -47,6 +49,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     limits: Limits | None = None
     agent: str | None = None
+    loops: int | None = None
+    """Model calls that the turn may make, if that is to be looked at before something is said in it."""
 
 
 class Lined:
@@ -74,9 +78,6 @@ class Lined:
             then()
 
 
-_of_this_thread = threading.local()
-"""The openings that this thread is in, by conversation."""
-
 Wait = Lined | float
 """What an opening waits for: its place in the line, or some seconds."""
 
@@ -90,7 +91,9 @@ def _check_wait(wait: object) -> None:
 class Opening:
     """Takes a turn of one conversation. `steps` gives what to wait for: threads and tasks wait in their own ways."""
 
-    def __init__(self, ports: Ports, acting: Acting, line: str, terms: Terms, limits: Callable[[], Limits]) -> None:
+    def __init__(
+        self, ports: Ports, acting: Acting, line: str, terms: Terms, limits: Callable[[], FrameLimits]
+    ) -> None:
         if terms.if_busy not in IF_BUSY:
             raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
         _check_wait(terms.wait)
@@ -104,6 +107,13 @@ class Opening:
         self._inside = False
         self._until: float | None = None
         self._ticket: object = None
+        self.caller: Caller | None = None
+        """Who wants the turn, if that is not whoever takes the first step."""
+        self._waiting: Waiting | None = None
+        self.work: Work | None = None
+        """The turn as something that others may wait for, while it is worked on here."""
+        self._interrupted: set[str] = set()
+        """Turns that were asked to stop."""
         self.epoch: int | None = None
         self.ended = False
 
@@ -114,24 +124,17 @@ class Opening:
             raise Refused("The turn exists once its block is entered: with session.turn(…) as turn.")
         return self._found
 
-    def check_not_within(self) -> None:
-        """Refuse to wait for a turn that this very thread is in: nobody else would ever end it."""
-        before = _of_this_thread.__dict__.setdefault("open", {}).get(self._here)
-        mine = before is not None and before._inside and before._ports.queues is self._ports.queues
-        if mine and self._terms.if_busy != "reject":
-            raise Refused(
-                f"This code is within a turn of {self.place.line}, which would wait for itself. Leave its block first, "
-                "or use another conversation."
-            )
-        _of_this_thread.open[self._here] = self
-
     def steps(self) -> Generator[Wait, None, None]:
         """What to wait for, until the turn is ours or has ended. If it is given up, nothing is left behind."""
         if self._terms.wait is not None:
             self._until = self._ports.clock.monotonic() + self._terms.wait
+        self.caller = self.caller or caller(self._ports)
         try:
             while not (yield from self._tried()):
                 pass
+            self._wait_no_more()
+            if not self.ended:
+                self.work = waits.begin_work(self.caller, self._node())
             if self.said:
                 ruling.after_append(self._ports, self._acting, self.place.line, self.said)
         except BaseException:
@@ -153,6 +156,7 @@ class Opening:
                 self.leave()
                 return True
             self._check_open()
+            self._about_to_wait()
             self._busy()
             self._check_patience()
             yield seconds
@@ -189,6 +193,7 @@ class Opening:
         if queues.enter(self._here):
             self._inside = True
             return
+        self._about_to_wait()
         self._busy()
         if self._found is not None:  # It works on what we joined: its end is what we wait for.
             while not queues.enter(self._here):
@@ -199,13 +204,36 @@ class Opening:
             self._inside = True
             return
         lined = Lined()
-        self._ticket = queues.wait(self._here, lined.wake)
+        interrupts = self._terms.if_busy == "interrupt"
+        self._ticket = queues.wait(self._here, lined.wake, ahead=interrupts)
         self._check_open()  # Who lines up while everybody is dismissed would wait for nothing.
-        yield lined
+        yield from self._interrupting(lined) if interrupts else (lined,)
         self._check_open()
         if not lined.event.is_set():
             raise self._gave_up()
         self._ticket, self._inside = None, True
+
+    def _interrupting(self, lined: Lined) -> Iterator[Wait]:
+        """Wait, and have whoever comes before us stopped as well."""
+        while not lined.event.is_set() and self.patience() != 0:
+            self._check_open()
+            self._busy()
+            yield LOOK
+
+    def _about_to_wait(self) -> None:
+        """Refuse to wait for a conversation that waits for what this works for: nobody would ever go on."""
+        assert self.caller is not None
+        waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
+        if self._waiting is None and waits_at_all:
+            self._waiting = waits.begin(self.caller, self._node(), self._terms.if_busy)
+
+    def _wait_no_more(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waits.end(waiting)
+
+    def _node(self) -> Node:
+        return waits.node(self._ports, self._acting, self.place.line)
 
     def _busy(self) -> None:
         """Somebody works on the conversation: act as the caller wants it."""
@@ -220,7 +248,9 @@ class Opening:
         if live is None:
             return
         if self._terms.if_busy == "interrupt":
-            turns.request_stop(self._ports, self._acting, live, "Interrupted by a new message.")
+            if live.frame not in self._interrupted:
+                turns.request_stop(self._ports, self._acting, live, "Interrupted by a new message.")
+                self._interrupted.add(live.frame)
             return
         joined = turns.join(self._ports, self._acting, live, self._wanted())
         if joined is not None:
@@ -231,8 +261,11 @@ class Opening:
             raise self._gave_up()
 
     def _gave_up(self) -> ActorBusy:
-        joined = self._found is not None
-        said = "The message was said and is answered with that turn." if joined else "Nothing was written."
+        said = "Nothing was written."
+        if self._found is not None:
+            said = "The message was said and is answered with that turn."
+        elif self._interrupted:
+            said = "The message was not said, but whoever worked on it was asked to stop."
         return ActorBusy(f"Others worked on {self.place.line} for as long as this was to wait. {said}")
 
     def patience(self) -> float | None:
@@ -258,8 +291,8 @@ class Opening:
                     self.epoch = turns.take(ports, acting, self._found)
                 elif live is None:
                     self._begin()
-                elif self._terms.messages and turns.is_stopping(ports, acting, live):
-                    self._replace(live)  # What is said in it now would never be answered.
+                elif self._terms.messages and (ends := self._ends_anyway(live)):
+                    self._replace(live, *ends)  # What is said in it now would never be answered.
                 else:
                     return self._join(live)
             except (ActorBusy, Conflict):
@@ -280,12 +313,18 @@ class Opening:
         elif not self._is_over():
             self.epoch = turns.take(self._ports, self._acting, taken.place)
 
-    def _replace(self, live: Place) -> None:
-        """End a turn that is to be stopped and that nobody works on, then begin another."""
+    def _ends_anyway(self, live: Place) -> tuple[str, str] | None:
+        """Why a turn that nobody works on can only be stopped, and as what it ends; None if it can go on."""
+        if turns.is_stopping(self._ports, self._acting, live):
+            return turns.stop_requested(self._ports, self._acting, live) or turns.OVER, "cancelled"
+        why = limits.why_spent(self._ports, self._acting, live, self._terms.loops)
+        return None if why is None else (why, "failed")
+
+    def _replace(self, live: Place, why: str, status: str) -> None:
+        """End a turn that can only be stopped and that nobody works on, then begin another."""
         epoch = turns.take(self._ports, self._acting, live)
         try:
-            why = turns.stop_requested(self._ports, self._acting, live) or turns.OVER
-            stopping.stop(self._ports, self._acting, live, reason=why)
+            stopping.stop(self._ports, self._acting, live, reason=why, status=status)
             self._begin()
         finally:
             owning.let_go(self._ports, self._acting, live.actor, epoch)
@@ -305,6 +344,11 @@ class Opening:
         """Let the next one in this process go on."""
         queues = self._ports.queues
         assert queues is not None
+        self._wait_no_more()
+        work, self.work = self.work, None
+        if work is not None and self.caller is not None:
+            waits.end_work(self.caller, work)
+        self.caller = None  # It may be a task that what came of the turn is kept by: neither would be let go of.
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             queues.give_up(ticket)

@@ -17,10 +17,10 @@ Place = tuple[str, str]
 class Ticket:
     """A place in the line. `wake` is called once, from whichever thread lets it go on."""
 
-    __slots__ = ("called", "place", "wake")
+    __slots__ = ("ahead", "called", "place", "wake")
 
-    def __init__(self, place: Place, wake: Callable[[], None]) -> None:
-        self.place, self.wake, self.called = place, wake, False
+    def __init__(self, place: Place, wake: Callable[[], None], ahead: bool) -> None:
+        self.place, self.wake, self.ahead, self.called = place, wake, ahead, False
 
 
 class TurnQueue:
@@ -43,13 +43,13 @@ class TurnQueue:
             self._waiting[place] = deque()
             return True
 
-    def wait(self, place: Place, wake: Callable[[], None]) -> Ticket:
-        """Line up. When `wake` is called, the place is the caller's; it may be at once."""
-        ticket = Ticket(place, wake)
+    def wait(self, place: Place, wake: Callable[[], None], *, ahead: bool = False) -> Ticket:
+        """Line up, or ahead of those who merely line up. When `wake` is called, the place is the caller's."""
+        ticket = Ticket(place, wake, ahead)
         with self._mutex:
             line = self._waiting.get(place)
             if line is not None:
-                line.append(ticket)
+                line.insert(sum(one.ahead for one in line) if ahead else len(line), ticket)
                 return ticket
             self._waiting[place] = deque()
             ticket.called = True

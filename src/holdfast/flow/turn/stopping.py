@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from holdfast.core.codec import decode_event
 from holdfast.core.decide import amounts, calls, lifecycle
 from holdfast.core.stack import live_frame
 from holdfast.errors import Conflict, ToolPairingError
@@ -20,6 +21,7 @@ from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.events.journal import LeaseReleased
 from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_bytes
 from holdfast.records.lines import Line
 from holdfast.records.messages import INTERRUPTED, Message, ToolCallResult
 from holdfast.records.usage import Usage
@@ -36,12 +38,15 @@ def stop(
     status: str = "cancelled",
     partial: Message | None = None,
     usage: Usage | int = 0,
+    begun: Collection[str] = (),
     release: int | None = None,
     unowned: bool = False,
 ) -> list[Message]:
     """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends.
 
-    `unowned` takes a turn that nobody works on for this one append.
+    `usage` is what the caller knows to be used by the model call that is under way. What others began and left, all
+    model calls that are not among `begun`, may have been paid for as well. `unowned` takes a turn that nobody works on
+    for this one append.
     """
     record, end = amounts.usage_of(usage), clean(ports, OutcomeContent(error=reason))
     said: list[Message] = []
@@ -50,14 +55,16 @@ def stop(
         check_live(ports, acting, state, turn.frame)
         growing = Growing(state, ports.clock.now_ms())
         for call in list(live_frame(state, turn.frame).calls.values()):
-            growing.add(_given_up(turn, growing.state, call.id, call.kind, record, said, speech))
+            torn = call.kind == "model" and call.id not in begun
+            used = record + _doubtful(ports, acting, call.id) if torn else record
+            growing.add(_given_up(turn, growing.state, call.id, call.kind, used, said, speech))
         growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
         taken = ports.leases.wanted(acting.tenant, turn.actor, state) if unowned else []
         given_back = LeaseReleased(epoch=state.epoch + 1, owner=ports.leases.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []
         return [*taken, *growing.drafts, *after]
 
-    call_back(ports, acting, turn, turn.frame)
+    call_back(ports, acting, current(ports, acting, turn.actor), turn.frame)
     for _ in range(TRIES):
         said[:] = _last_words(current(ports, acting, turn.line).line, turn, partial)
         try:
@@ -77,6 +84,14 @@ def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list
         answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED, is_error=True, interrupted=True)
         said.append(Message(role="tool", tool_results=(answer,), synthetic=True))
     return said
+
+
+def _doubtful(ports: Ports, acting: Acting, call: str) -> Usage:
+    """What a torn model call may have used: it was shown its pack. The same counts if it is made again and answered."""
+    asked = ports.journal.event(acting.tenant, ulid_bytes(call))
+    pack = None if asked is None else decode_event(asked).facts.pack
+    shown = None if pack is None else ports.journal.event(acting.tenant, ulid_bytes(pack))
+    return Usage() if shown is None else Usage.estimate(decode_event(shown).facts.used)
 
 
 def _given_up(

@@ -20,15 +20,15 @@ from holdfast.flow.conversation import lines
 from holdfast.flow.redacting import clean
 from holdfast.flow.stack import owning
 from holdfast.flow.stack.showing import current, event_at, field
+from holdfast.flow.turn.keying import check_said
 from holdfast.flow.turn.writing import ConversationOver, Place, Speech, is_gone, write
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.envelope import ERASED, Draft, Event
+from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.frames import Frame, FrameLimits, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message
-from holdfast.records.reports import Query
 from holdfast.records.scope import Scope, parse_scope
 
 ACTOR = "main"
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     key: str | None = None
     tokens: int | None = None
-    limits: Limits
+    limits: FrameLimits
     agent: str | None = None
 
 
@@ -107,7 +107,7 @@ def by_key(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken 
     if found is None or at is None:
         raise KeyReused(f"Key {wanted.key!r} already stands for {events[0].type}. Use another key for this turn.")
     said = found.facts.message if found.type == "turn.joined" else at.started
-    _check_words(ports, acting, at.line, said, wanted)
+    check_said(ports, acting, at.line, said, wanted.messages, wanted.key)
     return Taken(place=at)
 
 
@@ -119,27 +119,6 @@ def _turn_named(ports: Ports, acting: Acting, place: Place, event: Event) -> Pla
         raise FrameNotFound(f"There is no frame {event.facts.frame}. Check its id and the tenant.")
     pushed = event_at(ports, acting, place.actor, int(found[0][1]["pushed_version"] or 0))
     return None if pushed is None else _placed(place, pushed.facts)
-
-
-def _check_words(ports: Ports, acting: Acting, line: str, version: int, wanted: Wanted) -> None:
-    """A key stands for what was said with it. Words that were erased or redacted are not compared."""
-    if ports.redact is not None or not wanted.messages:
-        return
-    count = len(wanted.messages)
-    query = Query(tenant=acting.tenant, stream=line, after=version - 1, until=version + count - 1, limit=count)
-    said = [event for event in map(decode_event, ports.journal.read(query)) if event.type in lines.APPENDED]
-    if any(event.content is ERASED for event in said):
-        return
-    if [_words(message) for message in lines.decoded(ports, acting, said)] != [_words(one) for one in wanted.messages]:
-        raise KeyReused(
-            f"Key {wanted.key!r} stands for a turn that began with other words. Use a new key for a new message."
-        )
-
-
-def _words(message: Message) -> tuple[str, str, int]:
-    """What is compared of a message: who says it, its words, and how much there is beside them."""
-    others = [part for part in message.content or () if not isinstance(part, str) and part.get("type") != "text"]
-    return message.role, message.text, len(others)
 
 
 def begin(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken:
@@ -255,7 +234,7 @@ def look(ports: Ports, acting: Acting, turn: Place, known: Known | None = None) 
         children=children,
         waiting=[ref.id for ref in refs if ref.version >= turn.started],
         said=[_said(message) for message in tail],
-        stopping=is_stopping(ports, acting, turn),
+        stopping=is_gone(line, turn.started) or _is_told_to_stop(ports, acting, turn, state),
         now=ports.clock.now_ms(),
         frames=state.frames,
     )
@@ -318,6 +297,11 @@ def is_stopping(ports: Ports, acting: Acting, turn: Place) -> bool:
     """Whether a turn is to end without a reply: somebody wants that, or there is nothing left to answer."""
     line = current(ports, acting, turn.line).line
     return is_gone(line, turn.started) or stop_requested(ports, acting, turn) is not None
+
+
+def _is_told_to_stop(ports: Ports, acting: Acting, turn: Place, state: StreamState) -> bool:
+    """Whether somebody wants a turn to stop. Nobody can as long as nothing came after its beginning."""
+    return state.version > state.frames[turn.frame].pushed and stop_requested(ports, acting, turn) is not None
 
 
 def stop_requested(ports: Ports, acting: Acting, turn: Place) -> str | None:
