@@ -6,18 +6,17 @@ wrote, and nothing that was erased, can keep a turn from going on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.client import tool_words
 from holdfast.client.frame import Frame
-from holdfast.client.questions import choices
-from holdfast.client.steps import CallTool
+from holdfast.client.tool_words import shown_arguments
 from holdfast.core.call_words import call_words
-from holdfast.core.codec import check_plain
 from holdfast.core.step import ToolStep
-from holdfast.core.values import plain
+from holdfast.core.tool_schemas import misfit, unsaid
 from holdfast.errors import InvalidValue, Refused
 from holdfast.flow.stack import showing
 from holdfast.flow.turn import calling, questioning, turns
@@ -29,13 +28,25 @@ from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import QuestionContent
 from holdfast.records.frames import Question
 from holdfast.records.ids import check_id
-from holdfast.records.messages import INTERRUPTED, ToolCallRequest
-from holdfast.records.resume import DO_NOT, RUN_AGAIN, Answer
+from holdfast.records.messages import ToolCallRequest, ToolDef
+from holdfast.records.resume import Answer
 
-TORN = Returned(result=INTERRUPTED, failed=True, interrupted=True)
-LATE = Returned(result="Nobody answered in time, so this call did not go on.", failed=True)
-CALLED_OFF = Returned(result="This call was called off before it was made.", failed=True)
-FORGOTTEN = "What this call was about was erased. It was not made."
+Ready = tuple[Beginning, Answer | None]
+"""A call that is to be begun now, with the answer that let it."""
+
+
+class _End(NamedTuple):
+    """A call that is not made, or not made again, with what the model is told of it."""
+
+    came: Returned
+    answered: bool = True
+
+
+class _Question(NamedTuple):
+    """A call that somebody has to say something about; `call` names it if it may have run."""
+
+    content: QuestionContent
+    call: str | None = None
 
 
 class ToolRules:
@@ -43,6 +54,8 @@ class ToolRules:
 
     tools_ask = False
     """Whether the code of a tool asks questions itself, so that a no is for it to deal with."""
+    knows_tools = False
+    """Whether the tools themselves are at hand, so that nobody has to look up what is stored of them."""
 
     def __init__(
         self,
@@ -62,15 +75,23 @@ class ToolRules:
         policies = self._policies
         return policies.get(request.name, "ask") if isinstance(policies, Mapping) else policies
 
-    def approval(self, request: ToolCallRequest) -> str | None:
-        """What to ask a person before a call is made, if anything."""
+    def approval(self, request: ToolCallRequest) -> bool:
+        """Whether a person has to say yes before a call is made."""
         asks = self._approval
-        wanted = _wanted(asks, request) if callable(asks) else request.name in asks
-        return f"{call_words(request)}: may it run?" if wanted else None
+        return _wanted(asks, request) if callable(asks) else request.name in asks
 
-    def unfit(self, request: ToolCallRequest) -> str | None:
-        """Why a torn call cannot simply be made again, if it cannot."""
-        return None
+    def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+        """Why a tool does not take what it would be called with, if it does not. `arguments` are a person's, if any.
+
+        `stored` is what the conversation's brief says of the tool: here nothing else is known of it.
+        """
+        given = _given(request, arguments)
+        return None if stored is None or given is None else misfit(stored.name, stored.parameters, given)
+
+    def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+        """What a tool uses for arguments that nobody gave."""
+        given = _given(request, arguments)
+        return {} if stored is None or not isinstance(given, dict) else unsaid(stored.parameters, given)
 
     def tokens(self, request: ToolCallRequest) -> int | None:
         """What the frame of a call is granted."""
@@ -83,6 +104,14 @@ def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
         return bool(asks(request.name, request.args))
     except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
         return True
+
+
+def _given(request: ToolCallRequest, arguments: Any) -> Any:
+    """What a call would be made with; None if that is not even JSON."""
+    try:
+        return request.args if arguments is None else arguments
+    except InvalidValue:
+        return None
 
 
 class ToolFrame(Frame):
@@ -105,7 +134,7 @@ class Settling:
         self.unbegun: set[str] = set()
         """Calls that a model asked for in this block and that nobody can have begun elsewhere."""
 
-    def ready(self, view: View, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
+    def ready(self, view: View, tool: ToolStep) -> Ready | None:
         """A call that is to be begun now, after whatever had to be settled first; None if it was only settled."""
         message = turns.call_message(self._ports, self._acting, self._turn, tool.call, view.tail)
         request = next(call for call in message.tool_calls if call.id == tool.call)
@@ -118,19 +147,32 @@ class Settling:
             message=message.version,
             arguments=changed,
         )
-        if message.erased or changed is ERASED:
-            self._forgotten(one)
-            return None
-        if tool.next == "begin":
-            return self._fresh(one, tool)
-        if tool.next == "resume":
-            return self._resumed(one, tool)
-        if tool.next == "again":
-            return one, None
-        if tool.next == "late":
-            calling.end_tool(self._ports, self._acting, self._turn, one.request, LATE, answered=True)
-            return None
-        return self._torn(one, tool)
+        found = _End(tool_words.forgotten(attempts > 0)) if message.erased else self._settled(one, tool)
+        if isinstance(found, _End):
+            calling.end_tool(self._ports, self._acting, self._turn, one.request, found.came, answered=found.answered)
+        elif isinstance(found, _Question):
+            self._ask(one, found)
+        else:
+            return found
+        return None
+
+    def _settled(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
+        """What is to be done about a call now."""
+        begun = one.attempt > 1
+        if one.arguments is ERASED:
+            return _End(tool_words.forgotten(begun))
+        match tool.next:
+            case "begin":
+                return self._fresh(one, tool)
+            case "resume":
+                return self._resumed(one, tool)
+            case "again" | "retry":
+                return self._fitting(one)
+            case "late":
+                return _End(tool_words.late(begun))
+            case "fail":
+                return _End(tool_words.TORN, answered=False)
+        return self._whether(one)
 
     def _intent(self, view: View, tool: ToolStep) -> tuple[int, Any]:
         """How often a call was begun so far, and what a person changed its arguments to."""
@@ -140,30 +182,12 @@ class Settling:
         event = showing.event_at(self._ports, self._acting, self._turn.actor, intent.version)
         return (1, None) if event is None else (int(event.facts.attempt), showing.field(event, "arguments"))
 
-    def _forgotten(self, one: Beginning) -> None:
-        """What a call was to do was erased. Nobody knows it any more, so nothing is called."""
-        came = Returned(result=FORGOTTEN, failed=True, interrupted=one.attempt > 1)
-        calling.end_tool(self._ports, self._acting, self._turn, one.request, came, answered=True)
-
-    def _fresh(self, one: Beginning, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
+    def _fresh(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
         if tool.frame is None and not self._is_new(tool.call):
-            calling.end_tool(self._ports, self._acting, self._turn, one.request, CALLED_OFF)
-            return None
+            return _End(tool_words.CALLED_OFF, answered=False)
         if not _is_name(one.request.name):
-            came = Returned(result="There is no tool of this name.", failed=True)
-            calling.end_tool(self._ports, self._acting, self._turn, one.request, came)
-            return None
-        reason = self._rules.approval(one.request)
-        if reason is None:
-            return one, None
-        content = QuestionContent(reason=reason, options=["approve", "deny"], arguments=self._shown(one))
-        questioning.ask_first(self._ports, self._acting, self._turn, one, content)
-        return None
-
-    def _shown(self, one: Beginning) -> Any:
-        """The arguments that a call would be made with, for a person to look at."""
-        changed = one.arguments
-        return shown_arguments(one.request, self._ports.settings.nesting) if changed is None else changed
+            return _End(tool_words.NO_SUCH_TOOL, answered=False)
+        return self._first(one) if self._rules.approval(one.request) else (one, None)
 
     def _is_new(self, call: str) -> bool:
         """Whether a call has had no frame yet: whoever ends one while it waits for a yes calls it off."""
@@ -172,24 +196,15 @@ class Settling:
             return True
         return not showing.is_known(self._ports, self._acting, call)
 
-    def _resumed(self, one: Beginning, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
+    def _resumed(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
         """The answer to a question about a call: a yes lets it run, a no never does."""
         answer = questioning.newest_answer(self._ports, self._acting, self._turn, tool.call)
         question = None if tool.frame is None else tool.frame.question
         if answer is None or question is None or self._is_yes(one, question, answer):
-            changed = one.arguments if answer is None or answer.arguments is None else answer.arguments
-            if changed is ERASED:
-                self._forgotten(one)
-                return None
-            return msgspec.structs.replace(one, arguments=changed), answer
-        came = Returned(result=_denied(answer), failed=True)
-        if question.call is not None:  # It may have run: what the person found out is what came of it.
-            found = None if answer.payload is ERASED else answer.payload
-            came = Returned(
-                result=INTERRUPTED if found is None else found, failed=found is None, interrupted=found is None
-            )
-        calling.end_tool(self._ports, self._acting, self._turn, one.request, came, answered=True)
-        return None
+            return self._fitting(one, answer)
+        if question.call is not None:
+            return _End(tool_words.found_out(answer))
+        return _End(tool_words.denied(answer, begun_before=one.attempt > 2))
 
     def _is_yes(self, one: Beginning, question: Question, answer: Answer) -> bool:
         """Whether a call may run with this answer. Where a yes is asked for, words alone are none."""
@@ -200,54 +215,61 @@ class Settling:
             return answer.approved is not False
         return answer.approved is True
 
-    def _torn(self, one: Beginning, tool: ToolStep) -> tuple[Beginning, Answer | None] | None:
-        unfit = self._rules.unfit(one.request)
-        if tool.next == "retry" and unfit is None:
-            return one, None
-        if tool.next == "fail":
-            calling.end_tool(self._ports, self._acting, self._turn, one.request, TORN)
+    def _fitting(self, one: Beginning, answer: Answer | None = None) -> Ready | _End | _Question:
+        """A call that is begun now, with what a person changed, if its tool takes it; else somebody is asked.
+
+        What was begun before, and what a person gave, is never for the model to correct: it would call anew.
+        """
+        edited = None if answer is None else answer.arguments
+        if edited is ERASED:
+            return _End(tool_words.forgotten(one.attempt > 1))
+        new = one if edited is None else msgspec.structs.replace(one, arguments=edited)
+        why = self._unfit(new) if one.attempt > 1 or edited is not None else None
+        if why is None:
+            return new, answer
+        told = None if edited is None else f"The arguments that were given do not fit: {why}"
+        return self._first(one, told) if one.attempt == 1 else self._whether(one, told=told)
+
+    def _first(self, one: Beginning, told: str | None = None) -> _Question:
+        """Ask before a call is made."""
+        return _Question(tool_words.may_it_run(*self._seen(one), told))
+
+    def _whether(self, one: Beginning, *, why: str | None = None, told: str | None = None) -> _Question:
+        """Ask what to do about a call that may have run."""
+        content = tool_words.may_have_run(*self._seen(one), unfit=self._unfit(one), why=why, told=told)
+        return _Question(content, call=one.request.id)
+
+    def ask_whether(self, one: Beginning, why: str) -> None:
+        """Ask what to do about a call that may have run just now."""
+        self._ask(one, self._whether(one, why=why))
+
+    def _ask(self, one: Beginning, asked: _Question) -> None:
+        questioning.ask_first(self._ports, self._acting, self._turn, one, asked.content, call=asked.call)
+
+    # what would be used
+
+    def _unfit(self, one: Beginning) -> str | None:
+        """Why the tool does not take what it would be called with, if it does not."""
+        return self._rules.unfit(one.request, one.arguments, self._stored(one.request))
+
+    def _stored(self, request: ToolCallRequest) -> ToolDef | None:
+        if self._rules.knows_tools:
             return None
-        words = f"{call_words(one.request, one.arguments)} may have run. Run again?"
-        content = QuestionContent(
-            reason=words if unfit is None else f"{words} {unfit}",
-            options=[RUN_AGAIN, DO_NOT],
-            recommended=DO_NOT,
-            arguments=self._shown(one),
-        )
-        questioning.ask_first(self._ports, self._acting, self._turn, one, content, call=one.request.id)
-        return None
+        return questioning.stored_tool(self._ports, self._acting, self._turn.line, request.name)
 
+    def _seen(self, one: Beginning) -> tuple[str, Any]:
+        """A call and its arguments for a person to look at, with what is used where nobody said anything."""
+        unsaid = self._rules.unsaid(one.request, one.arguments, self._stored(one.request))
+        return call_words(one.request, one.arguments, unsaid), self._shown(one, unsaid)
 
-def asked_by(
-    step: CallTool,
-    reason: str,
-    nesting: int,
-    *,
-    options: Sequence[str] | None = None,
-    recommended: str | None = None,
-    payload: Any = None,
-    **unknown: Any,
-) -> QuestionContent:
-    """What a tool asks, with the arguments that it would run with."""
-    if unknown:
-        raise InvalidValue(f"A tool's question has options, recommended and payload, and no {', '.join(unknown)}.")
-    return QuestionContent(
-        reason=reason,
-        options=choices(options, recommended),
-        recommended=recommended,
-        arguments=step.args if step.edited else shown_arguments(step.request, nesting),
-        payload=plain(payload),
-    )
+    def _shown(self, one: Beginning, unsaid: Mapping[str, Any]) -> Any:
+        changed = one.arguments
+        given = shown_arguments(one.request, self._ports.settings.nesting) if changed is None else changed
+        return {**given, **unsaid} if isinstance(given, dict) else given
 
-
-def shown_arguments(request: ToolCallRequest, nesting: int) -> Any:
-    """The arguments for a person to look at."""
-    try:
-        given = request.args
-        check_plain(given, nesting)
-    except InvalidValue:  # A model may write what no question can hold: the person sees its text.
-        return request.arguments
-    return given
+    def shown(self, one: Beginning) -> Any:
+        """The arguments that a call would be made with, for a person to look at."""
+        return self._seen(one)[1]
 
 
 def _is_name(name: str) -> bool:
@@ -256,21 +278,3 @@ def _is_name(name: str) -> bool:
         return bool(check_id(name, "name"))
     except InvalidValue:
         return False
-
-
-def _denied(answer: Answer) -> str:
-    said = [words for words in (answer.payload, answer.note) if words is not None and words is not ERASED]
-    told = "".join(f" {words if isinstance(words, str) else msgspec.json.encode(words).decode()}" for words in said)
-    return f"A person did not allow this call. It was not made.{told}"
-
-
-def noted(step: CallTool, value: Any) -> Any:
-    """A result, and a word if a person changed what the model had asked for."""
-    if not step.edited:
-        return value
-    note = f"[A person changed the arguments of this call to {msgspec.json.encode(step.args).decode()}.]"
-    if isinstance(value, str):
-        return f"{note}\n{value}"
-    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
-        return [{"type": "text", "text": note}, *value]
-    return {"note": note, "result": value}

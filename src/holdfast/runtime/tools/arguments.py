@@ -10,19 +10,19 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.core.shapes import converted
+from holdfast.core.tool_schemas import listed, shown
 from holdfast.errors import ArgumentsUnfit
 from holdfast.runtime.tools.meaning import as_meant
 from holdfast.runtime.tools.schema import Schema, is_pydantic
 from holdfast.runtime.tools.strict import takes_null
 
 _SHOWN: Final = 60
-_LISTED: Final = 600
 _MOST_PROBLEMS: Final = 5
 _WORDS: Final[Mapping[str, str]] = {
     "int": "a whole number",
@@ -38,21 +38,27 @@ _PATH: Final = re.compile(r"^(.*?) - at `(?:key` in `)?\$(.*)`$", re.DOTALL)
 _TICKED: Final = re.compile(r"`([^`]*)`")
 
 
+def read_json(text: str) -> tuple[Any, str | None]:
+    """The data of a JSON text; and why it is none, if it is not."""
+    try:
+        return msgspec.json.decode(text), None
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        return None, "nested too deeply" if isinstance(error, RecursionError) else _plain_words(str(error))
+
+
 def read_object(name: str, arguments: str) -> dict[str, Any]:
     """The JSON text of arguments as an object of plain data."""
     if not isinstance(arguments, str) or not arguments.strip():
         return {}
-    try:
-        found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else _plain_words(str(error))
+    found, why = read_json(arguments)
+    if why is not None:
         raise ArgumentsUnfit(
-            f"The arguments of {name} are not JSON ({why}): {_quoted(arguments)}. Write one whole JSON object."
-        ) from None
+            f"The arguments of {name} are not JSON ({why}): {quoted(arguments)}. Write one whole JSON object."
+        )
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ArgumentsUnfit(f"The arguments of {name} are not an object: {_quoted(arguments)}. Write one JSON object.")
+        raise ArgumentsUnfit(f"The arguments of {name} are not an object: {quoted(arguments)}. Write one JSON object.")
     return found
 
 
@@ -65,18 +71,24 @@ def read_arguments(name: str, arguments: str, schema: Schema, kinds: Mapping[str
         meant = as_meant(schema, given, "", schema.get("$defs", {}), problems)
         problems += [f"{missing} is missing" for missing in schema["required"] if missing not in meant]
         for parameter, value in meant.items():
-            try:
-                found[parameter] = _converted(value, kinds[parameter])
-            except _Unfit as unfit:
-                problems.append(f"{parameter}{unfit.where}: {unfit.why}, in {_shown(value)}")
+            found[parameter] = _fitted(value, kinds[parameter], parameter, problems)
     except RecursionError:
         problems = ["they are nested too deeply"]
     if problems:
-        shown = "; ".join(problems[:_MOST_PROBLEMS])
-        raise ArgumentsUnfit(
-            f"The arguments do not fit {name}: {shown}. They are {listed(schema)}. Correct them and call again."
-        )
+        raise _unfit(name, problems, schema)
     return found
+
+
+def read_value(value: Any, schema: Schema, kind: Any, where: str = "") -> tuple[Any, list[str]]:
+    """Plain data as a value of one type, read in the same way; and what does not fit, which is nothing if it does."""
+    problems: list[str] = []
+    found = None
+    try:
+        meant = as_meant(schema, value, where, schema.get("$defs", {}), problems)
+        found = _fitted(meant, kind, where, problems)
+    except RecursionError:
+        problems = ["it is nested too deeply"]
+    return found, problems
 
 
 def check_required(name: str, schema: Schema, given: Mapping[str, Any]) -> None:
@@ -88,19 +100,18 @@ def check_required(name: str, schema: Schema, given: Mapping[str, Any]) -> None:
     if schema.get("additionalProperties") is False:
         problems += [f"{one} is not known" for one in given if one not in known]
     if problems:
-        raise ArgumentsUnfit(
-            f"The arguments do not fit {name}: {'; '.join(problems[:_MOST_PROBLEMS])}. They are {listed(schema)}. "
-            "Correct them and call again."
-        )
+        raise _unfit(name, problems, schema)
 
 
-def listed(schema: Schema) -> str:
-    """What a tool takes, on one line, as in {order: integer; reason?: string}: ? marks what may be left out."""
-    needed = schema.get("required") or ()
-    properties = schema.get("properties") or {}
-    shown = [f"{name}{'' if name in needed else '?'}: {_kind(one)}" for name, one in properties.items()]
-    text = "{" + "; ".join(shown) + "}"
-    return text if len(text) <= _LISTED else f"{text[:_LISTED]} …"
+def _unfit(name: str, problems: Sequence[str], schema: Schema) -> ArgumentsUnfit:
+    return ArgumentsUnfit(
+        f"The arguments do not fit {name}: {several(problems)}. They are {listed(schema)}. Correct them and call again."
+    )
+
+
+def several(problems: Sequence[str]) -> str:
+    """Problems on one line: the first few."""
+    return "; ".join(problems[:_MOST_PROBLEMS])
 
 
 class _Unfit(Exception):
@@ -109,6 +120,16 @@ class _Unfit(Exception):
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
         super().__init__(why)
+
+
+def _fitted(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
+    """A value as its type has it; if it does not fit, that is noted."""
+    try:
+        return _converted(value, kind)
+    except _Unfit as unfit:
+        at = f"{where}{unfit.where}".removeprefix(".")
+        problems.append(f"{at}: {unfit.why}, in {shown(value)}" if at else f"{unfit.why}, in {shown(value)}")
+        return None
 
 
 def _converted(value: Any, kind: Any) -> Any:
@@ -159,31 +180,15 @@ def _numbers(value: Any) -> Iterator[float | decimal.Decimal]:
         yield from _numbers(vars(value))
 
 
-def _kind(schema: Schema) -> str:
-    if "enum" in schema:
-        return " or ".join(_shown(one) for one in schema["enum"][:8])
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
-    kind = schema.get("type", "object" if "$ref" in schema else "anything")
-    return " or ".join(kind) if isinstance(kind, list) else str(kind)
-
-
 def _plain_words(text: str) -> str:
     """What msgspec says, in words of JSON rather than of Python."""
-    said = text[:1].lower() + text[1:]
+    said = text if text.startswith("JSON") else text[:1].lower() + text[1:]
     if not said.startswith("expected"):
         return said
     return _TICKED.sub(lambda found: " or ".join(_WORDS.get(one, one) for one in found[1].split(" | ")), said)
 
 
-def _shown(value: Any) -> str:
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, RecursionError):
-        text = "what was given"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
-
-
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """The beginning of a text, as it can be stored."""
     short = text[: _SHOWN + 1].encode("utf-8", "replace").decode().replace("\0", "\\0")
     return short if len(short) <= _SHOWN else f"{short[:_SHOWN]} …"

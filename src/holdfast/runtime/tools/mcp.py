@@ -3,10 +3,11 @@
     files = McpServer(command=["npx", "-y", "@modelcontextprotocol/server-filesystem", "/data"], prefix="files_")
     agent = hf.agent("clerk", model=…, tools=[refund, files])
 
-A server is connected to when its tools are first asked for, and again after it was gone. A call under way when it
-goes is an error result that says so: it is never sent twice by itself. What becomes of a call that is torn with
-its process follows the server's own hints, which are only as true as the server: a tool that says it reads only,
-or is idempotent, is retried; any other is asked about. Nothing needs approval unless you say so.
+A server is connected to when its tools are first asked for, and again after it was gone. What becomes of a call that
+is torn follows the server's own hints, which are only as true as the server. A tool that says it reads only, or is
+idempotent, is retried. Any other is asked about if its process died. If its server went, or it ran out of its time, the
+model is told that it may have run; one that says it destroys is asked about then, too. `if_interrupted` overrules all
+of that. Nothing needs approval unless you say so.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from holdfast.errors import EffectFailed, InvalidValue
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.approval import Approval
-from holdfast.runtime.tools.mcp_link import Link, is_gone, mcp_types, said_by, target_of
-from holdfast.runtime.tools.tool import AnyTool, Bytes, IfInterrupted, Tool, ToolFailed
+from holdfast.runtime.tools.mcp_link import Link, is_gone, is_unknown, mcp_types, said_by, target_of
+from holdfast.runtime.tools.tool import AnyTool, Bytes, IfInterrupted, Tool, ToolFailed, ToolInterrupted
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -125,8 +126,9 @@ class McpServer:
         try:
             result = await client.call_tool(name, arguments)
         except Exception as error:
+            kind = ToolInterrupted if is_unknown(error) else ToolFailed
             why = self._lost(error, f"gave no result of {name}")
-            raise ToolFailed(f"{why}. It may or may not have taken effect.") from error
+            raise kind(f"{why}. It may or may not have taken effect.") from error
         given = _content(result)
         if result.is_error:
             raise ToolFailed(_text_of(given) or f"{name} failed and did not say why.")
@@ -162,9 +164,14 @@ def _of_one(option: Any, name: str, otherwise: Any) -> Any:
     return option.get(name, otherwise) if isinstance(option, Mapping) else option
 
 
-def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted:
-    """Only what changes nothing, or nothing more, may run again unasked."""
-    return "retry" if hints is not None and (hints.read_only_hint or hints.idempotent_hint) else "ask"
+def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
+    """Only what changes nothing, or nothing more, may run again unasked. What is said to destroy is always asked about.
+
+    A server that says nothing leaves it at what holds for every tool.
+    """
+    if hints is not None and (hints.read_only_hint or hints.idempotent_hint):
+        return "retry"
+    return "ask" if hints is not None and hints.destructive_hint else None
 
 
 def _content(result: mcp_types.CallToolResult) -> Any:

@@ -27,7 +27,7 @@ try:
 except ImportError:  # An extra: who uses no MCP servers need not have it.
     mcp_types = None  # type: ignore[assignment]
 
-__all__ = ["Link", "Target", "is_gone", "mcp_types", "said_by", "target_of"]
+__all__ = ["Link", "Target", "is_gone", "is_unknown", "mcp_types", "said_by", "target_of"]
 
 _CONNECTING: Final = 30.0
 _READING: Final = 300.0
@@ -143,6 +143,11 @@ def is_gone(error: BaseException) -> bool:
     if isinstance(error, MCPError):
         return error.code == mcp_types.CONNECTION_CLOSED
     return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError | OSError | httpx2.HTTPError)
+
+
+def is_unknown(error: BaseException) -> bool:
+    """Whether an error leaves open what became of a request: it may have reached the server."""
+    return is_gone(error) or (isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT)
 
 
 def said_by(error: BaseException) -> str:

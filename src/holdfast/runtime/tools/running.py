@@ -1,7 +1,8 @@
 """Running a tool's function to its end, within its time, so that nothing it raises looks like something else.
 
-A tool is others' code. Its exceptions come out as they are, with four exceptions: leaving the process, cancelling
-itself and StopIteration would end or hang whoever waits for it, and what comes after its time is ToolTimedOut.
+A tool is others' code. Its exceptions come out as they are, with five exceptions: leaving the process,
+KeyboardInterrupt, cancelling itself and StopIteration would end or hang whoever waits for it, or the loop that all
+others wait on, and what comes after its time is ToolTimedOut.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], Non
 async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
     try:
         return await function(**given)
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         raise _leaving(name, error) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
@@ -72,7 +73,7 @@ async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any
 def _called(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
     try:
         return function(**given)
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         raise _leaving(name, error) from None
     except asyncio.CancelledError:
         raise _cancelled(name) from None
@@ -80,7 +81,9 @@ def _called(name: str, function: Callable[..., Any], given: dict[str, Any]) -> A
         raise ToolFailed(f"{name} raised StopIteration: it asked an iterator for more than it had.") from error
 
 
-def _leaving(name: str, error: SystemExit) -> ToolFailed:
+def _leaving(name: str, error: SystemExit | KeyboardInterrupt) -> ToolFailed:
+    if isinstance(error, KeyboardInterrupt):
+        return ToolFailed(f"{name} raised KeyboardInterrupt, as if somebody had wanted the whole process to end.")
     return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
 
 

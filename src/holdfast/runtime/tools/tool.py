@@ -16,7 +16,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
-from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
+from holdfast.core.tool_schemas import unsaid
+from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.approval import Approval, approving, is_needed
 from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
@@ -36,6 +37,7 @@ __all__ = [
     "Outcome",
     "Tool",
     "ToolFailed",
+    "ToolInterrupted",
     "ToolTimedOut",
     "failure_text",
     "outcome_of",
@@ -59,14 +61,15 @@ class Tool(Generic[P, R]):
         *,
         signature: Signature | None = None,
         needs_approval: Approval = False,
-        if_interrupted: IfInterrupted = "ask",
+        if_interrupted: IfInterrupted | None = None,
         timeout: float | None = None,
         tokens: int | None = None,
     ) -> None:
         check_name(definition.name)
         self.function, self.definition = function, definition
         self.needs_approval = approving(definition.name, needs_approval, signature.kinds if signature else None)
-        self.if_interrupted: IfInterrupted = _way(definition.name, if_interrupted)
+        self.if_interrupted: IfInterrupted = _way(definition.name, if_interrupted, "ask")
+        self.if_unknown: IfInterrupted = _way(definition.name, if_interrupted, "fail")
         self.timeout = _seconds(definition.name, timeout)
         self.tokens = _grant(definition.name, tokens)
         self.is_async = inspect.iscoroutinefunction(function)
@@ -107,6 +110,10 @@ class Tool(Generic[P, R]):
         check_required(self.name, self.parameters, given)
         return given
 
+    def unsaid(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """What it uses for what is not among these values, as far as that has a form in JSON."""
+        return unsaid(self.parameters if self._signature is None else self._signature.schema, args)
+
     def approval_needed(self, args: Mapping[str, Any]) -> bool:
         """Whether somebody has to say yes before it runs with these values. A predicate that fails says yes to that."""
         return is_needed(self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args})
@@ -138,7 +145,7 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 def tool(
     *,
     needs_approval: Approval = False,
-    if_interrupted: IfInterrupted = "ask",
+    if_interrupted: IfInterrupted | None = None,
     timeout: float | None = None,
     name: str | None = None,
     description: str | None = None,
@@ -152,7 +159,7 @@ def tool(
     /,
     *,
     needs_approval: Approval = False,
-    if_interrupted: IfInterrupted = "ask",
+    if_interrupted: IfInterrupted | None = None,
     timeout: float | None = None,
     name: str | None = None,
     description: str | None = None,
@@ -162,9 +169,10 @@ def tool(
     """Make a tool of a typed function, bare as `@tool` or with options.
 
     `needs_approval` is whether somebody has to agree first: yes, no, or a function of the arguments by their names.
-    `if_interrupted` says what becomes of a call that was begun and has no outcome: ask somebody (the default), retry
-    with the same key because it is idempotent, or fail. `timeout` is in seconds. `tokens` is the grant of the frame
-    that each call runs in. `strict` holds the model to the schema where a provider offers that.
+    `if_interrupted` says what becomes of a call that was begun and has no outcome: ask somebody, retry with the same
+    key because it is idempotent, or fail. Left out, somebody is asked after a crash, and after its `timeout`, in
+    seconds, the model is told that it may have run. `tokens` is the grant of the frame that each call runs in.
+    `strict` holds the model to the schema where a provider offers that.
     """
 
     def made(function: Callable[..., Any]) -> AnyTool:
@@ -188,7 +196,9 @@ def tool(
     return made if function is None else made(function)
 
 
-def _way(name: str, given: Any) -> Any:
+def _way(name: str, given: Any, otherwise: IfInterrupted) -> Any:
+    if given is None:
+        return otherwise
     if given not in _WAYS:
         raise InvalidValue(f"if_interrupted of {name} is {given!r:.40}. Say 'ask', 'retry' or 'fail'.")
     return given
