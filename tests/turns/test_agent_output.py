@@ -83,7 +83,7 @@ def test_a_fence_around_it_does_no_harm(hf: Holdfast, around: str) -> None:
         (Order, "[]"),
         (Order, '{"id": 7, "items": []}, "value": 8'),
         (Place, '{"city": "Lyon", "people": -1}'),
-        (int, "4"),
+        (int, "four"),
         (int, '{"value": 4.5}'),
         (int, '{"value": true}'),
         (list[int], '{"value": "12"}'),

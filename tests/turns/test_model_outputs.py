@@ -1,4 +1,4 @@
-"""Answers that must fit a schema: the same text from every provider, asked for again when it does not fit."""
+"""Answers that must fit a schema: the same text from every provider, whether it fits or not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.output_schema import closed, is_strict, misfit, without_limits
+from holdfast.model.output_schema import closed, is_strict, without_limits
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, SCHEMA, Asked, Shown
 
@@ -64,13 +64,13 @@ def test_a_tool_for_the_answer_stands_beside_the_others() -> None:
     assert [call.name for call in again.message.tool_calls] == ["answer"]
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
-    with model_server(["three", '{"sum": "3"}', '{"sum": 3}']) as server:
-        reply = Asked(kind, server, stream=stream).reply(output=SCHEMA)
-    assert (reply.message.text, reply.attempts, reply.usage.spent) == ('{"sum": 3}', 3, 75)
-    with model_server(["three"] * 9) as server:
-        failed = Asked(kind, server, stream=stream).failure(output=SCHEMA)
-    assert (failed.kind, failed.retryable, len(server.requests)) == ("malformed", True, 3)
+@pytest.mark.parametrize("told", ["three", '{"sum": "3"}', "[3]", "{}"])
+def test_an_answer_that_does_not_fit_comes_as_it_is(kind: str, stream: bool, told: str) -> None:
+    with model_server([told]) as server:
+        asked = Asked(kind, server, stream=stream)
+        reply = asked.reply(output=SCHEMA)
+    assert (reply.message.text, reply.finish, reply.attempts, reply.usage.spent) == (told, None, 1, 25)
+    assert (asked.said, len(server.requests)) == (told, 1), "whoever asked can say what is wrong with it"
 
 
 def test_schemas_are_put_as_providers_want_them() -> None:
@@ -85,10 +85,3 @@ def test_schemas_are_put_as_providers_want_them() -> None:
     limited = {"type": "integer", "minimum": 1, "description": "How many"}
     within = without_limits({**SCHEMA, "properties": {"minimum": limited}})["properties"]["minimum"]
     assert within == {"type": "integer", "description": "How many (minimum: 1)"}
-    assert misfit('{"sum": 1}', root) is None
-    assert misfit('{"sum": true}', root) == "$.sum is not integer"
-    assert misfit("{}", root) == "$ has no sum"
-    assert misfit("[1]", {"type": "array", "items": {"enum": [2]}}) == "$[] is none of what it may be"
-    assert misfit("null", {"anyOf": [{"type": "null"}, SCHEMA]}) is None
-    assert misfit("1", {"anyOf": [{"type": "null"}, SCHEMA]}) is not None
-    assert misfit("{", SCHEMA) == "it is not JSON"

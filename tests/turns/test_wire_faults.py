@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ModelFailed, Usage
+from holdfast.client.turn import CORRECTIONS
 from holdfast.model.choosing import FORMS
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
@@ -243,23 +244,40 @@ def test_replies_of_a_type_come_as_values(kind: str, stream: bool) -> None:
         assert total(reply.usage) == reported(server, 1)
 
 
-def test_a_reply_that_does_not_fit_is_asked_for_again(kind: str) -> None:
-    with world(kind, ["Let me think.", '{"value": [1, 2]}'], [], output=list[int]) as (_hf, agent, server):
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("wrong", ["Let me think.", '{"value": ["one"]}', '{"values": [1]}'])
+def test_a_reply_that_does_not_fit_is_sent_back_with_what_is_wrong(kind: str, wrong: str, stream: bool) -> None:
+    script = [wrong, '{"value": [1, 2]}']
+    with world(kind, script, [], output=list[int], stream=stream) as (hf, agent, server):
         reply = agent.send(SESSION, "Count.")
-        assert reply.data == [1, 2]
+        assert (reply.status, reply.data) == ("done", [1, 2])
+        assert len(server.requests) == 2
+        shown = json.dumps(server.requests[1], ensure_ascii=False)
+        assert "This reply does not have the form that was asked for. The reply" in shown
+        assert json.dumps(wrong)[1:-1] in shown, "with its own words before it"
+        assert [total(event.facts.usage) for event in outcomes(hf)] == [reported(server, 1)] * 2
         assert total(reply.usage) == reported(server, 2), "both were paid for"
 
 
-def test_a_reply_that_never_fits_is_journaled_and_paid_for(kind: str) -> None:
+def test_a_reply_that_never_fits_stops_the_turn_and_is_paid_for(kind: str) -> None:
     with world(kind, ["No."] * FOR_EVER, [], output=list[int]) as (hf, agent, server):
-        with pytest.raises(ModelFailed) as caught:
-            agent.send(SESSION, "Count.", key="k")
-        assert caught.value.kind == "malformed"
-        (failed,) = facts(hf, "model.failed")
-        assert total(failed.usage) == reported(server, len(server.requests))
-        server.script[:] = ['{"value": [3]}']
         reply = agent.send(SESSION, "Count.", key="k")
-        assert (reply.data, total(reply.usage)) == ([3], reported(server, len(server.requests)))
+        assert (reply.status, reply.text, reply.data) == ("stopped", "No.", None)
+        assert str(reply.reason).startswith("output: This reply does not have the form")
+        assert len(server.requests) == CORRECTIONS + 1
+        assert [event.type for event in outcomes(hf)] == ["model.responded"] * (CORRECTIONS + 1)
+        assert total(reply.usage) == reported(server, CORRECTIONS + 1)
+        server.script[:] = ['{"value": [3]}']
+        assert agent.send(SESSION, "Count.", key="k") == reply, "nobody pays for it again"
+        assert agent.send(SESSION, "Again.").data == [3]
+
+
+def test_a_reply_that_does_not_fit_costs_no_attempt_of_the_wire(kind: str) -> None:
+    faults = [Fault(status=529), None, Fault(status=529), None]
+    with world(kind, ["No.", '{"value": [1]}'], faults, output=list[int]) as (hf, agent, server):
+        assert agent.send(SESSION, "Count.").data == [1]
+        assert len(server.requests) == 4
+        assert [event.type for event in outcomes(hf)] == ["model.responded"] * 2
 
 
 def test_a_stop_in_the_middle_of_a_stream_keeps_the_words(kind: str) -> None:

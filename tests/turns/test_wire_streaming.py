@@ -306,7 +306,7 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
         try:
             for event in EVENTS[form](whole_of(form, FULL), cutter(chance.randrange(2**32))):
                 pieces.add(spoiled if isinstance(spoiled := _spoiled(event, chance, share), dict) else {})
-            replying.read(pieces.whole(), pieces.form or "openai", None)
+            replying.read(pieces.whole(), pieces.form or "openai")
             whole += 1
         except (InvalidMessage, ModelFailed, Fault):
             assert isinstance(pieces.text, str)

@@ -161,7 +161,7 @@ class HttpModel:
         pieces = self._pieces(asked)
         answer = await exchange(self._client(), self._url, body, headers, pieces, voice, self._clock.now_ms)
         whole = self._settled(answer, asked)
-        message, finish = read(whole, self.form, asked.output)
+        message, finish = read(whole, self.form)
         voice.end(message)
         return message, finish, usage_of(whole)
 

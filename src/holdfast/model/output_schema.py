@@ -1,27 +1,15 @@
-"""The JSON schema that a reply must fit, as providers want it, and whether a reply fits it.
+"""The JSON schema that a reply must fit, as providers want it.
 
-Providers want an object at the root, and no unknown fields; strictness also that every field is required. Whether a
-value fits is looked at as far as types, required fields, enumerations and references go: enough to ask again when a
-host has ignored the schema. The full check is the caller's, by the type that the schema was made from.
+Providers want an object at the root, and no unknown fields; strictness also that every field is required. Not every
+host heeds a schema. Whether a reply fits is for the caller to say, by the type that the schema was made from.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 NAME = "answer"
 """What the schema is called in requests, and the tool that takes the answer where there is no other way."""
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-    "null": type(None),
-}
 _DEEPEST = 64
 _NAMED = ("properties", "$defs", "definitions")
 """Under these stand names of the caller's, which mean nothing by themselves."""
@@ -51,15 +39,6 @@ def without_limits(schema: dict[str, Any]) -> dict[str, Any]:
 def is_strict(schema: dict[str, Any]) -> bool:
     """Whether a schema has only what a provider's strict mode takes: objects with every field required."""
     return schema.get("type") == "object" and _is_strict(schema, 0)
-
-
-def misfit(text: str, schema: dict[str, Any]) -> str | None:
-    """What of a reply does not fit; None if it does, as far as it is looked at."""
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return "it is not JSON"
-    return _misfit(value, schema, schema, "$", 0)
 
 
 def _closed(schema: Any, depth: int) -> Any:
@@ -133,47 +112,3 @@ def _followed(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
     for name in address[2:].split("/"):
         found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
     return _followed(found, root, depth + 1)
-
-
-def _misfit(value: Any, schema: Any, root: dict[str, Any], at: str, depth: int) -> str | None:
-    found = _followed(schema, root, 0)
-    if not found or depth > _DEEPEST:
-        return None
-    several = found.get("anyOf") or found.get("oneOf")
-    if isinstance(several, list):
-        wrong = [_misfit(value, item, root, at, depth + 1) for item in several]
-        return None if None in wrong else f"{at} is none of what it may be"
-    kinds = found.get("type")
-    kinds = kinds if isinstance(kinds, list) else [kinds]
-    if kinds != [None] and not any(_is_of(value, kind) for kind in kinds):
-        return f"{at} is not {' or '.join(map(str, kinds))}"
-    if "const" in found and value != found["const"]:
-        return f"{at} is not what it must be"
-    if isinstance(found.get("enum"), list) and value not in found["enum"]:
-        return f"{at} is none of what it may be"
-    if isinstance(value, dict):
-        return _misfit_fields(value, found, root, at, depth)
-    items = value if isinstance(value, list) else ()
-    wrong_items = (_misfit(item, found.get("items"), root, f"{at}[]", depth + 1) for item in items)
-    return next(filter(None, wrong_items), None)
-
-
-def _misfit_fields(
-    value: dict[str, Any], found: dict[str, Any], root: dict[str, Any], at: str, depth: int
-) -> str | None:
-    missing = [name for name in found.get("required") or () if name not in value]
-    if missing:
-        return f"{at} has no {missing[0]}"
-    given = found.get("properties")
-    fields = given if isinstance(given, dict) else {}
-    wrong = (_misfit(value[name], fields[name], root, f"{at}.{name}", depth + 1) for name in value if name in fields)
-    return next(filter(None, wrong), None)
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    known = _TYPES.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        return True
-    if isinstance(value, bool):
-        return bool(kind == "boolean")
-    return isinstance(value, known) or (kind == "integer" and isinstance(value, float) and value.is_integer())

@@ -1,6 +1,8 @@
 """A provider's whole response as a reply: the message, why it ended, what it used. Nonsense is a fault.
 
 A refusal is an answer. A reply that was cut at its length keeps what was said; calls that were cut off are left out.
+Whether a reply fits the schema that was asked for is not looked at here: whoever asked knows the type, and can tell the
+model what is wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from holdfast.core.wire.notes import Notes
 from holdfast.core.wire.replies import read_reply, read_usage, reply_kind
 from holdfast.errors import InvalidMessage
 from holdfast.model.failures import Fault
-from holdfast.model.output_schema import misfit
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -22,7 +23,7 @@ _NOT_SAID = "The provider held the answer back."
 _NO_END = ("in_progress", "queued", "cancelled")
 
 
-def read(whole: dict[str, Any], form: Format, output: dict[str, Any] | None) -> tuple[Message, str | None]:
+def read(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
     """The message, and why it ended if not by itself; a Fault with the usage if there is none that can be used."""
     usage = usage_of(whole)
     if reply_kind(whole) != form:
@@ -41,10 +42,6 @@ def read(whole: dict[str, Any], form: Format, output: dict[str, Any] | None) -> 
     finish = (message.metadata or {}).get("finish")
     if finish is None and any(part.get("type") == "refusal" for part in _parts(message)):
         finish = "refusal"
-    if output is not None and finish is None and not message.tool_calls:
-        wrong = misfit(message.text, output)
-        if wrong is not None:
-            raise Fault(f"its answer does not fit the schema: {wrong}", kind="malformed", usage=usage)
     return message, finish
 
 

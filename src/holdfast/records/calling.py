@@ -48,6 +48,6 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     pack: Shown
     call: str = ""
     output: dict[str, Any] | None = None
-    """The JSON schema that the reply must fit."""
+    """The JSON schema that the provider is told to keep to. The reply comes as it is: whoever asked checks it."""
     options: Mapping[str, Any] = {}
     """What else the request says: temperature, max_tokens, reasoning."""
