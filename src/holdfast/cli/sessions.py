@@ -146,7 +146,7 @@ def _cells(one: Listed) -> tuple[str, ...]:
         printable(info.model or ""),
         f"{info.messages:,}",
         f"{info.usage.spent:,}",
-        f"{cost / NANO_USD:,.4f}" if cost else "",
+        f"{cost / NANO_USD:,.4f}{'' if info.usage.cost_known else '+'}" if cost else "",
         f"{span(max(0, SystemClock().now_ms() - info.active_at))} ago",
     )
 

@@ -69,7 +69,7 @@ def _check_float(item: float) -> None:
 
 
 def _check_nothing(item: object) -> None:
-    """True, False and None have only one form."""
+    """True, False and None have only one form, and a field that was not given none."""
 
 
 _SCALARS: dict[type, Callable[[Any], None]] = {
@@ -78,6 +78,7 @@ _SCALARS: dict[type, Callable[[Any], None]] = {
     float: _check_float,
     bool: _check_nothing,
     type(None): _check_nothing,
+    msgspec.UnsetType: _check_nothing,
 }
 
 
@@ -102,6 +103,8 @@ def encode(value: object, nesting: int = 64) -> bytes:
     check_plain(value, nesting)
     try:
         return _ENCODER.encode(value)
+    except TypeError:  # Of a record it is a field that was not given; anywhere else it is nothing.
+        raise InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.") from None
     except UnicodeEncodeError:
         raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
 

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from holdfast.records.events import conversations as said
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.lines import Handover, Line, SessionState
-from holdfast.records.usage import Usage
 
 _SETTINGS = ("model", "tokenizer", "tools", "idle_timeout_ms", "memory")
 
 
 def _settings(facts: said.SessionOpened, version: int) -> dict[str, Any]:
     changes = {name: value for name in _SETTINGS if (value := getattr(facts, name)) is not None}
+    if facts.own is not None:
+        changes["system"] = facts.own or None
     return {**changes, **{name: version for name in said.SESSION_TEXTS if name in facts.texts}}
 
 
@@ -95,15 +96,7 @@ def _appended(line: Line | None, facts: said.MessageAppended, version: int, at: 
         opened = {id: said.CallRef(id, version, provider) for id, provider in facts.calls}
         changes["calls"] = {**_without(line, facts.answers), **opened}
     if facts.usage is not None:
-        usage = line.usage + facts.usage
-        changes["usage"] = Usage(
-            input=usage.input,
-            cached_input=usage.cached_input,
-            cache_write=usage.cache_write,
-            output=usage.output,
-            reasoning=usage.reasoning,
-            cost=usage.cost,
-        )
+        changes["usage"] = replace(line.usage + facts.usage, model=None)
     return replace(line, **changes)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core.project_lines import LINE_RULES
+from holdfast.core.project_lines import LINE_RULES, used_amounts
 from holdfast.core.project_state import STATE_RULES
 from holdfast.records.events import calls, frames
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import hex_bytes, ulid_bytes
 from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Row, Update
 from holdfast.records.usage import Usage
@@ -47,19 +47,10 @@ def _frame(frame: str, place: Place, values: Row | None = None, amounts: dict[st
 
 
 def _used(usage: Usage, used: int) -> dict[str, int]:
-    amounts = {
-        "used": used,
-        "input_tokens": usage.input,
-        "cached_input_tokens": usage.cached_input,
-        "cache_write_tokens": usage.cache_write,
-        "output_tokens": usage.output,
-        "reasoning_tokens": usage.reasoning,
-        "cost": usage.cost or 0,
-    }
-    return {column: amount for column, amount in amounts.items() if amount}
+    return {**({"used": used} if used else {}), **used_amounts(usage)}
 
 
-def _limits(limits: Limits) -> Row:
+def _limits(limits: FrameLimits) -> Row:
     return {
         "max_context_tokens": limits.context_tokens,
         "max_tool_calls": limits.tool_calls,
@@ -84,6 +75,8 @@ def _pushed(facts: frames.FramePushed, place: Place) -> list[Change]:
         "output_tokens": 0,
         "reasoning_tokens": 0,
         "cost": 0,
+        "unpriced_tokens": 0,
+        "estimated_tokens": 0,
         "tool_calls": 0,
         **_limits(facts.limits),
         "deadline": facts.deadline,

@@ -21,6 +21,8 @@ def _settings(facts: said.SessionOpened, version: int) -> Row:
             values[name] = value
     if facts.tools is not None:
         values["tools"] = hex_bytes(facts.tools)
+    if facts.own is not None:
+        values["system_version"] = facts.own or None
     for name in (text for text in said.SESSION_TEXTS if text in facts.texts):
         values[f"{name}_version"] = version
     return values
@@ -90,6 +92,8 @@ def _thread(**known: Any) -> Row:
         "output_tokens": 0,
         "reasoning_tokens": 0,
         "cost": 0,
+        "unpriced_tokens": 0,
+        "estimated_tokens": 0,
     }
     return {**row, **known}
 
@@ -133,9 +137,8 @@ def _gone(calls: tuple[str, ...]) -> list[Change]:
     return [Drop("message_calls", (ulid_bytes(call),)) for call in calls]
 
 
-def _used(usage: Usage | None) -> dict[str, int]:
-    if usage is None:
-        return {}
+def used_amounts(usage: Usage) -> dict[str, int]:
+    """What is added to the sums of a row."""
     amounts = {
         "input_tokens": usage.input,
         "cached_input_tokens": usage.cached_input,
@@ -143,6 +146,8 @@ def _used(usage: Usage | None) -> dict[str, int]:
         "output_tokens": usage.output,
         "reasoning_tokens": usage.reasoning,
         "cost": usage.cost or 0,
+        "unpriced_tokens": usage.unpriced_tokens,
+        "estimated_tokens": usage.estimated,
     }
     return {column: amount for column, amount in amounts.items() if amount}
 
@@ -166,7 +171,8 @@ def message_row(facts: said.MessageAppended, version: int) -> Row:
 def _appended(facts: said.MessageAppended, version: int, at: int) -> list[Change]:
     values: Row = {"messages": facts.position, "newest": version, "newest_at": at}
     row = message_row(facts, version)
-    changes: list[Change] = [Put("messages", row), Update("threads", (), values, _used(facts.usage))]
+    used = {} if facts.usage is None else used_amounts(facts.usage)
+    changes: list[Change] = [Put("messages", row), Update("threads", (), values, used)]
     if facts.calls:
         changes += _calls(tuple(said.CallRef(id, version, provider) for id, provider in facts.calls))
     return [*changes, *_gone(facts.answers)] if facts.answers else changes

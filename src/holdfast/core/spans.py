@@ -108,7 +108,7 @@ def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning or None,
         "holdfast.call.cost_usd": None if usage.cost is None else usage.cost / NANO_USD,
     }
-    if usage.spent:
+    if usage.spent and not usage.estimated:
         told |= {"gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output}
     return _known(told)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.errors import FrameNotFound
-from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.frames import Frame, FrameLimits, StreamState
 
 Frames = Mapping[str, Frame]
 
@@ -86,11 +86,11 @@ def all_suspended(frames: Frames, frame_id: str) -> bool:
     )
 
 
-def tightest(line: Iterable[Frame]) -> Limits:
+def tightest(line: Iterable[Frame]) -> FrameLimits:
     """The limits in force at the end of a line of frames: the least of each."""
     every = [frame.limits for frame in line]
     timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
-    return Limits(
+    return FrameLimits(
         context_tokens=min(limits.context_tokens for limits in every),
         tool_calls=min(limits.tool_calls for limits in every),
         depth=min(limits.depth for limits in every),

@@ -45,6 +45,8 @@ FRAMES = Table(
         "output_tokens",
         "reasoning_tokens",
         "cost",
+        "unpriced_tokens",
+        "estimated_tokens",
         "tool_calls",
         "max_context_tokens",
         "max_tool_calls",
@@ -166,6 +168,8 @@ THREADS = Table(
         "output_tokens",
         "reasoning_tokens",
         "cost",
+        "unpriced_tokens",
+        "estimated_tokens",
     ),
     per_stream=True,
 )

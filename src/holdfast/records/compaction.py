@@ -146,11 +146,16 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetGuard(msgspec.Struct, frozen=True, kw_only=True):
-    """Refuses the next model call: of a line that has used so many `tokens` or that `cost`, or with a larger `pack`."""
+    """Refuses the next model call: of a line that has used so many `tokens` or cost so much, or with a larger `pack`.
+
+    Money is `usd`, in US dollars, or `cost`, in billionths of one as in `Usage.cost`. Calls without a known price
+    do not count there: where there may be some, bound the tokens as well.
+    """
 
     tokens: int | None = None
     cost: int | None = None
     pack: int | None = None
+    usd: float | None = None
 
 
 class TelemetryRecorder(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.records.budget import TokenBudget
 from holdfast.records.lines import Line, SessionState
@@ -30,7 +31,26 @@ PRIORITY_SCORE: dict[str, int] = {"critical": 100, "high": 75, "medium": 50, "lo
 HandleKind = Literal["event_ref", "tool_output", "worker_finding", "worker_learning", "artifact", "document", "url"]
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """What somebody wants a frame, turn or agent to be bounded by.
+
+    What is not given is what holds where it is used: for a turn or a block 50 tool calls, the model's window and no
+    deadline; for a bare frame the defaults of the documents; for a child what its ancestors allow; for a frame that is
+    changed what it has. `timeout_ms=None` means without a deadline.
+    """
+
+    context_tokens: int | UnsetType = UNSET
+    tool_calls: int | UnsetType = UNSET
+    depth: int | UnsetType = UNSET
+    timeout_ms: int | UnsetType | None = UNSET
+
+    def over(self, default: FrameLimits) -> FrameLimits:
+        """What is given here, and for the rest the default."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return msgspec.structs.replace(default, **given)
+
+
+class FrameLimits(Limits, frozen=True, omit_defaults=True, repr_omit_defaults=False):
     """What one frame may do. The defaults are those of a bare frame pushed at the low level."""
 
     context_tokens: int = 4000
@@ -97,7 +117,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     status: str
     granted: int | None
-    limits: Limits
+    limits: FrameLimits
     pushed: int
     goal: int
     version: int

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import Erased
-from holdfast.records.frames import Call, Handle, Limits, Question, ResultRef
+from holdfast.records.frames import Call, FrameLimits, Handle, Question, ResultRef
 from holdfast.records.usage import Usage
 
 WorkKind = Literal[
@@ -34,7 +34,7 @@ class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Any
     metadata: Any
     tokens: TokenBudget
-    limits: Limits
+    limits: FrameLimits
     usage: Usage
     tool_calls: int
     created_at: int

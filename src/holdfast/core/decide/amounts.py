@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from holdfast.errors import InsufficientTokens, InvalidValue
 from holdfast.records.frames import Frame, Limits
-from holdfast.records.usage import Usage
+from holdfast.records.usage import NANO_USD, Usage
 
 MOST = 2**53
+_LEAST = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
 
 
 def whole(value: object, what: str, least: int = 0) -> int:
@@ -16,10 +19,18 @@ def whole(value: object, what: str, least: int = 0) -> int:
     return value
 
 
+def nano_usd(value: object, what: str) -> int:
+    """An amount above 0 in US dollars, in billionths of one."""
+    money = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    if not money:
+        raise InvalidValue(f"{what} must be an amount above 0 in US dollars, not {value!r:.40}.")
+    return round(value * NANO_USD)  # type: ignore[operator]
+
+
 def usage_of(value: object) -> Usage:
     """What was used: a record, or a number of tokens, which counts as output."""
     if isinstance(value, Usage):
-        for name in ("input", "cached_input", "cache_write", "output", "reasoning"):
+        for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
             whole(getattr(value, name), f"usage.{name}")
         if value.cost is not None:
             whole(value.cost, "usage.cost")
@@ -70,12 +81,11 @@ def check_available(frame: Frame, amount: int) -> None:
 
 
 def check_limits(limits: Limits) -> Limits:
-    """Limits that can be meant."""
+    """Limits that can be meant, as far as they are given."""
     if not isinstance(limits, Limits):
         raise InvalidValue(f"limits must be holdfast.Limits, not {type(limits).__name__}.")
-    whole(limits.context_tokens, "limits.context_tokens", 1)
-    whole(limits.tool_calls, "limits.tool_calls")
-    whole(limits.depth, "limits.depth")
-    if limits.timeout_ms is not None:
-        whole(limits.timeout_ms, "limits.timeout_ms", 1)
+    for name, least in _LEAST.items():
+        value = getattr(limits, name)
+        if value is not UNSET and not (name == "timeout_ms" and value is None):
+            whole(value, f"limits.{name}", least)
     return limits

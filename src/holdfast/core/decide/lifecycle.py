@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
-from holdfast.records.frames import ENDED, Frame, Limits, StreamState
+from holdfast.records.frames import ENDED, Frame, FrameLimits, Limits, StreamState
 from holdfast.records.usage import Usage
 
 Drafts = dict[str, list[Draft]]
@@ -41,17 +41,20 @@ def push(
     parent: tuple[str, str] | None,
     tokens: object,
     limits: Limits | None,
-    default: Limits,
+    default: FrameLimits,
     content: frames.GoalContent,
     now: int,
 ) -> Drafts:
     """A new frame in `stream`, below `parent` (its stream and id) if one is given."""
+    if limits is not None:
+        check_limits(limits)
     if parent is None:
+        root = default if limits is None else limits.over(default)
         facts = frames.FramePushed(
             frame=frame_id,
             granted=grant(tokens, None),
-            limits=check_limits(limits or default),
-            deadline=_deadline(limits or default, now, None),
+            limits=root,
+            deadline=_deadline(root, now, None),
         )
         return {stream: [Draft(type="frame.pushed", facts=facts, content=content)]}
     parent_stream, parent_id = parent
@@ -65,7 +68,7 @@ def push(
         )
     _check_in_time(line, now)
     granted = grant(tokens, lender)
-    own = _within(check_limits(limits), inherited) if limits is not None else inherited
+    own = inherited if limits is None else _within(limits.over(inherited), inherited)
     here = parent_stream == stream
     facts = frames.FramePushed(
         frame=frame_id,
@@ -105,14 +108,14 @@ def _check_in_time(line: list[Frame], now: int) -> None:
         )
 
 
-def _deadline(limits: Limits, now: int, bound: int | None) -> int | None:
+def _deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
     own = None if limits.timeout_ms is None else now + limits.timeout_ms
     return earliest(own, bound)
 
 
-def _within(limits: Limits, bound: Limits) -> Limits:
+def _within(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
     """What was asked for, as far as the ancestors allow."""
-    return Limits(
+    return FrameLimits(
         context_tokens=min(limits.context_tokens, bound.context_tokens),
         tool_calls=min(limits.tool_calls, bound.tool_calls),
         depth=min(limits.depth, bound.depth),
@@ -133,9 +136,7 @@ def update(
     frame = live_frame(state, frame_id)
     if status is not None:
         _check_move(state, frame, status)
-    deadline = None
-    if limits is not None:
-        limits, deadline = _limits(state, frame, limits)
+    bounds, deadline = (None, None) if limits is None else _limits(state, frame, check_limits(limits))
     if tokens is not None:
         whole(tokens, "tokens")
         if frame.parent is not None or frame.outer is not None:
@@ -148,7 +149,7 @@ def update(
     facts = frames.FrameUpdated(
         frame=frame_id,
         status=status,
-        limits=limits,
+        limits=bounds,
         deadline=deadline,
         granted=tokens,
         texts=content is not None,
@@ -156,14 +157,14 @@ def update(
     return [Draft(type="frame.updated", facts=facts, content=content)]
 
 
-def _limits(state: StreamState, frame: Frame, limits: Limits) -> tuple[Limits, int | None]:
-    check_limits(limits)
+def _limits(state: StreamState, frame: Frame, asked: Limits) -> tuple[FrameLimits, int | None]:
     # A child in another stream does not see its parent from here: what it was given then is its bound.
     line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
-    if line:
-        bound = tightest(line)
-        if _within(limits, bound) != limits:
-            raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
+    bound = tightest(line) if line else None
+    # What was not asked for stays as it is, which is no more than the ancestors allow by now.
+    limits = asked.over(frame.limits if bound is None else _within(frame.limits, bound))
+    if bound is not None and _within(limits, bound) != limits:
+        raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
     if limits.timeout_ms == frame.limits.timeout_ms:
         return limits, None
     if limits.timeout_ms is None:

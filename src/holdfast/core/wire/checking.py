@@ -72,11 +72,14 @@ def checked(message: Message) -> Message:
     return message
 
 
+_COUNTS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
+
+
 def _check_usage(usage: Any) -> None:
     """Counts add up over a session, so a wrong one would spoil the sum."""
     if usage is None:
         return
-    counts = [getattr(usage, name, None) for name in ("input", "cached_input", "cache_write", "output", "reasoning")]
+    counts = [getattr(usage, name, None) for name in _COUNTS]
     counts.append(getattr(usage, "cost", None) or 0)
     whole = all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
     if not isinstance(usage, Usage) or not whole:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from holdfast.core.decide.amounts import nano_usd
 from holdfast.errors import BudgetExhausted, SummaryFailed
 from holdfast.flow import telling
 from holdfast.flow.change import state_of
@@ -100,10 +101,12 @@ def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed)
             f"The model calls of {stream} have used {spent} tokens, and the rule {rule.name} allows {wanted.tokens} "
             "(tokens). Raise the limit, or end the conversation."
         )
-    if wanted.cost is not None and (usage.cost or 0) >= wanted.cost:
+    most = wanted.cost if wanted.usd is None else nano_usd(wanted.usd, "usd")
+    if most is not None and (usage.cost or 0) >= most:
         raise BudgetExhausted(
-            f"The model calls of {stream} have cost {usage.cost}, and the rule {rule.name} allows {wanted.cost} "
-            "(cost, in billionths of a dollar). Raise the limit, or end the conversation."
+            f"The model calls of {stream} have cost {usage.cost or 0}, and the rule {rule.name} allows {most} "
+            f"({'cost' if wanted.usd is None else 'usd'}, in billionths of a dollar). Raise the limit, or end the "
+            "conversation."
         )
 
 

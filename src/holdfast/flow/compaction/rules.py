@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any, Final
 
+from holdfast.core.decide.amounts import nano_usd
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction.configuring import check
 from holdfast.flow.compaction.tallies import Choose
@@ -89,6 +90,10 @@ def _check_action(ports: Ports, action: Any) -> None:
             number = getattr(action, name)
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
                 raise InvalidValue(f"A guard's {name} must be a whole number, 0 or more, not {number!r}.")
+        if action.usd is not None:
+            nano_usd(action.usd, "A guard's usd")
+        if action.usd is not None and action.cost is not None:
+            raise InvalidValue("A guard takes usd, in dollars, or cost, in billionths of a dollar, and not both.")
     elif isinstance(action, TelemetryRecorder):
         if action.record is not None and not callable(action.record):
             raise InvalidValue("A TelemetryRecorder takes a function, or nothing.")

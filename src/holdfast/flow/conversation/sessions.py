@@ -55,6 +55,10 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokenizer: str | None = None
     idle_timeout: float | None = None
+    agent: bool = False
+    """Whether an agent gives them, for as long as it speaks: without `system`, what the application gave counts."""
+    own: int | None = None
+    """For an agent's settings: the version of the system prompt that the application gave; 0 if it gave none."""
 
 
 def streams_of(id: str, thread: str) -> tuple[str, str]:
@@ -81,7 +85,8 @@ def open_session(
         now = states[session].session
         own: list[Draft] = []
         if now is None:
-            own.append(_settings("session.opened", given, tools, ports))
+            first = msgspec.structs.replace(given, own=0) if given.agent and given.system is not None else given
+            own.append(_settings("session.opened", first, tools, ports))
         elif changed := _changes(ports, acting, session, now, given, tools):
             own.append(_settings("session.changed", changed, tools, ports))
         if now is not None and thread in now.threads:
@@ -145,9 +150,10 @@ def _changes(
     ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given, tools: Artifact | None
 ) -> Given | None:
     """What is given and not what is stored; None if nothing is."""
-    wanted = {name: value for name in SESSION_TEXTS if (value := getattr(given, name)) is not None}
+    wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
     texts = session_texts(ports, acting, stream, known, tuple(wanted))
-    different = {name: value for name, value in wanted.items() if texts.get(name) != value}
+    different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
+    different.update(_prompt_changes(ports, acting, stream, known, given))
     if given.model not in (None, known.model):
         different["model"] = given.model
     tokenizer = _tokenizer(ports, given)
@@ -158,6 +164,20 @@ def _changes(
     if tools is not None and tools.name.hex() != known.tools:
         different["tools"] = given.tools
     return Given(**different) if different else None
+
+
+def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given) -> dict[str, Any]:
+    """What becomes of the system prompt: what the application gave, and what an agent gave while it spoke."""
+    if known.system is None or (given.system is None and not given.agent):
+        return {} if given.system is None else {"system": given.system, "own": 0 if given.agent else None}
+    event = event_at(ports, acting, stream, known.system)
+    lent: int | None = None if event is None else event.facts.own
+    same = field(event, "system") == given.system
+    if not given.agent:
+        return {} if same and lent is None else {"system": given.system}
+    if given.system is None:
+        return {} if lent is None else {"own": lent}
+    return {} if same else {"system": given.system, "own": known.system if lent is None else lent}
 
 
 def _tokenizer(ports: Ports, given: Given) -> str | None:
@@ -175,6 +195,7 @@ def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports
         tools=name,
         idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
         texts=tuple(texts),
+        own=given.own,
         artifacts=() if name is None else (name,),
     )
     return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)

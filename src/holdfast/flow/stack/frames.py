@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decide import lifecycle
+from holdfast.core.decide.amounts import check_limits
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.errors import (
     Conflict,
@@ -24,7 +25,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
-from holdfast.records.frames import LIVE, Frame, Limits, StreamState
+from holdfast.records.frames import LIVE, Frame, FrameLimits, Limits, StreamState
 from holdfast.records.resume import FrameInfo
 
 Decide = Callable[[StreamState], Sequence[Draft]]
@@ -105,6 +106,8 @@ def update(
     expected: int | None = None,
 ) -> Changed:
     """Change what a frame is for, what it may do, or whether it waits."""
+    if limits is not None:
+        check_limits(limits)
     if content is not None:
         check_goal(content)
     content = clean(ports, content)
@@ -114,14 +117,23 @@ def update(
         frame_id,
         lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
         key=key,
-        same=like("frame.updated", content, frame=frame_id, **_given(status, limits, tokens)),
+        same=_same_update(limits, like("frame.updated", content, frame=frame_id, status=status, granted=tokens)),
         expected=expected,
     )
 
 
-def _given(status: str | None, limits: Limits | None, tokens: int | None) -> dict[str, Any]:
-    """The facts that a caller asked for."""
-    return {"status": status, "limits": limits, "granted": tokens}
+def _same_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
+    """Whether a key stands for this very change: limits that were not given may be whatever they were then."""
+
+    def same(events: list[Event]) -> bool:
+        known = [event for event in events if event.type == "frame.updated" and _agree(limits, event.facts.limits)]
+        return alike(known)
+
+    return same
+
+
+def _agree(limits: Limits | None, known: FrameLimits | None) -> bool:
+    return known is None if limits is None else known is not None and limits.over(known) == known
 
 
 def pop(

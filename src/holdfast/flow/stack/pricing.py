@@ -28,8 +28,11 @@ def is_reported(usage: Usage) -> bool:
 
 
 def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
-    """What a call of this model used, with what it cost if that is not said yet and can be known."""
-    if usage.cost is not None or ports.prices is None or not is_reported(usage):
+    """What a call of this model used, with what it cost if that is not said yet and can be known.
+
+    An estimate is good enough for a budget of tokens, but no bill: it has no cost.
+    """
+    if usage.cost is not None or usage.estimated or ports.prices is None or not is_reported(usage):
         return usage
     cost = _cost(ports.prices, usage, model)
     return usage if cost is None else replace(usage, cost=cost)

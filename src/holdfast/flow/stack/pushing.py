@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.decide import inheriting, lifecycle
+from holdfast.core.decide.amounts import check_limits
 from holdfast.core.decide.clocks import with_clocks
 from holdfast.errors import Draining, DuplicateFrame, FrameNotFound, InvalidValue, ParentNotActive, ParentNotFound
 from holdfast.flow.change import Changed, Drafts, States, change
@@ -17,13 +18,13 @@ from holdfast.flow.stack.showing import event_at, raw_id, row_of, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft, Event
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.ids import ulid_text
 
 
-def default_limits(ports: Ports) -> Limits:
+def default_limits(ports: Ports) -> FrameLimits:
     """The limits of a bare frame."""
-    return Limits(context_tokens=ports.settings.default_context_tokens)
+    return FrameLimits(context_tokens=ports.settings.default_context_tokens)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     content: frames.GoalContent
     tokens: object
     limits: Limits | None
-    default: Limits
+    default: FrameLimits
     inherit: tuple[str, ...]
     lease: bool
 
@@ -50,7 +51,7 @@ def push(
     parent: str | None = None,
     tokens: object = None,
     limits: Limits | None = None,
-    default: Limits | None = None,
+    default: FrameLimits | None = None,
     inherit: Sequence[str] = (),
     frame_id: str | None = None,
     key: str | None = None,
@@ -60,6 +61,8 @@ def push(
     if ports.leases.draining:
         raise Draining
     check_goal(content)
+    if limits is not None:
+        check_limits(limits)
     if content.goal is None:
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     content = clean(ports, content)
@@ -156,13 +159,13 @@ def _same_push(wanted: Wanted) -> Callable[[list[Event]], bool]:
     """Whether a key stands for this very push, as far as that does not depend on what the parent had then."""
     parent = None if wanted.above is None else wanted.above[1]
     facts: dict[str, Any] = {"granted": wanted.tokens} if isinstance(wanted.tokens, int) else {}
-    if wanted.limits is not None and parent is None:
-        facts["limits"] = wanted.limits
 
     def same(events: list[Event]) -> bool:
         if not like("frame.pushed", wanted.content, **facts)(events):
             return False
         pushed = next(event.facts for event in events if event.type == "frame.pushed")
+        if wanted.limits is not None and parent is None and wanted.limits.over(pushed.limits) != pushed.limits:
+            return False
         taken = tuple(event.facts.handle for event in events if event.type == "frame.handle_added")
         return bool((pushed.parent or pushed.outer) == parent) and taken == wanted.inherit
 

@@ -19,7 +19,9 @@ SESSION_TEXTS = ("system", "title", "metadata")
 class SessionOpened(Facts, frozen=True):
     """A session began, began anew as the next `generation`, or was given new settings; absent fields keep their value.
 
-    `texts` names which of system, title and metadata the content changes.
+    `texts` names which of system, title and metadata the content changes. With `own` an agent gave them: if its system
+    prompt is among them, `own` is the version of the one that the application gave, 0 if it gave none; if not, that
+    one counts again.
     """
 
     generation: int = 0
@@ -29,6 +31,7 @@ class SessionOpened(Facts, frozen=True):
     idle_timeout_ms: int | None = None
     memory: str | None = None
     texts: tuple[str, ...] = ()
+    own: int | None = None
 
 
 class SessionContent(Content, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.records.events.envelope import Content, Facts
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits
 from holdfast.records.usage import Usage
 
 
@@ -23,7 +23,7 @@ class FramePushed(Facts, frozen=True):
     outer: str | None = None
     outer_stream: str | None = None
     granted: int | None = None
-    limits: Limits = Limits()
+    limits: FrameLimits = FrameLimits()
     deadline: int | None = None
     conversation: str | None = None
     """For a turn: the line of conversation that it answers in."""
@@ -48,7 +48,7 @@ class FrameUpdated(Facts, frozen=True):
 
     frame: str
     status: str | None = None
-    limits: Limits | None = None
+    limits: FrameLimits | None = None
     deadline: int | None = None
     granted: int | None = None
     context_hash: str | None = None
