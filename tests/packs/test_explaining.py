@@ -171,7 +171,7 @@ def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
 
     def pack(ports: Any, acting: Any, seen: Any, asked: Any) -> Any:
         made = original(ports, acting, seen, asked)
-        packed.begin(ports, acting, made, frame=None)
+        packed.begin(ports, acting, made, "0" * 64, frame=None)
         return made
 
     patch.setattr(foreseeing, "packing", type("P", (), {"pack": staticmethod(pack)}))
@@ -183,7 +183,7 @@ def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:
 
     def packs(ports: Any, acting: Any, line: str, limit: int | None = None) -> Any:
         made = packing.pack(ports, acting, seeing.seen_in(line), Asked())
-        packed.begin(ports, acting, made, frame=None)
+        packed.begin(ports, acting, made, "0" * 64, frame=None)
         return original(ports, acting, line, limit)
 
     patch.setattr(tracing, "packs", packs)

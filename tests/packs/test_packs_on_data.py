@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
+from random import Random
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pytest
 import holdfast
 from holdfast import ContextPack, Session
 from holdfast.core.wire import openai
+from tests.conversations.generated import airline
 from tests.conversations.provider_rules import anthropic_problems, openai_problems
 from tests.conversations.test_windows_on_data import DATA, conversations
 from tests.scale import volume
@@ -79,11 +81,18 @@ def shown(pack: ContextPack) -> list[tuple[str, int]]:
     return [(json.dumps(openai.render([message])["messages"]), message.tokens or 0) for message in said]
 
 
+@cache
+def talks() -> list[list[dict[str, Any]]]:
+    """Real ones where they are, else such as they are, of which some pass every share."""
+    rng = Random(7)
+    return conversations() if DATA.exists() else [airline(rng, turns=rng.randint(4, 40)) for _ in range(100)]
+
+
 def packs(share: int, stickiness: float | None, every: int, *, journaled: bool = True) -> Iterator[Request]:
     """Every request of every conversation, packed as an agent at work would pack it."""
     more = {} if stickiness is None else {"stickiness": stickiness}
     nth = 0
-    for number, messages in enumerate(conversations()):
+    for number, messages in enumerate(talks()):
         with holdfast.open("memory:") as hf:
             session = hf.session(f"c{number}", system=messages[0]["content"], model=MODEL)
             budget = brief_tokens(session) + share

@@ -14,6 +14,8 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
+from holdfast.client.turn_model import ModelTurn
+from holdfast.flow.context import packing
 from holdfast.flow.turn import turns
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
@@ -21,6 +23,10 @@ from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume
 
 SMALL, LARGE = 100, volume(2_000, 100_000)
+MOST = {"own loop": 50, "own loop, two tools": 142, "agent": 49, "agent, two tools": 134}
+"""Statements of one turn, at most: 38 of them write one without tools, the others look and read."""
+OTHERS = 2
+"""Statements beside those that do not belong to a turn: agents look now and then for what other processes want."""
 APART = 10.0
 """Percent by which two lengths may differ."""
 BUDGET = 1_200
@@ -128,6 +134,33 @@ def test_a_turn_asks_the_same_of_sqlite_however_long_the_conversation_is(opened:
         small, large = getattr(few, name), getattr(many, name)
         assert difference(small, large) <= APART, f"{name}: {small} and {large}"
     assert few.commits == many.commits
+    assert max(few.statements, many.statements) <= MOST[way] + (OTHERS if "agent" in way else 0)
+
+
+def asks_at_every_look(patch: pytest.MonkeyPatch) -> None:
+    sound = turns.look
+
+    def look(ports: Any, acting: Any, turn: Any, known: Any = None) -> Any:
+        turns.stop_requested(ports, acting, turn)
+        return sound(ports, acting, turn, known)
+
+    patch.setattr(turns, "look", look)
+
+
+def packs_at_another_moment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelTurn, "_is_at_hand", lambda self, view: False)
+
+
+def remembers_no_brief(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(packing._Packing, "_has_words_of_its_own", lambda self: True)
+
+
+@pytest.mark.parametrize("plant", [asks_at_every_look, packs_at_another_moment, remembers_no_brief])
+def test_statements_too_many_are_found(
+    opened: Holdfast, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert both(opened, "own loop")[0].statements > MOST["own loop"]
 
 
 def test_a_turn_that_reads_all_that_was_said_is_found(opened: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,13 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.budget import TokenBudget
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, OutcomeContent
-from holdfast.records.frames import LIVE, Limits, Question
+from holdfast.records.frames import LIVE, FrameLimits, Limits, Question
 from holdfast.records.ids import check_id, check_key
 from holdfast.records.resume import FrameInfo
 from holdfast.records.scope import Scope, parse_scope
 
 ON_ERROR = ("fail", "leave")
-BLOCK_LIMITS = Limits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
+BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
 """What a frame may do if nobody says otherwise and no model is named."""
 
 
@@ -153,7 +153,7 @@ class Block:
             lease=lease,
         )
 
-    def _default_limits(self) -> Limits:
+    def _default_limits(self) -> FrameLimits:
         """What a block may do unless told otherwise: within a session, as much context as its model takes."""
         session = parse_scope(self._stream).get("session")
         known = (
@@ -321,6 +321,6 @@ class Block:
         return self.tokens.available
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> FrameLimits:
         """What the frame may do."""
         return self.info().limits

@@ -75,6 +75,11 @@ def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: in
     return _made(ports, acting, lambda then: seeing.seen_by(then, acting, frame), asked, as_of)
 
 
+def pack_turn(ports: Ports, acting: Acting, frame: str, started: int, budget: int | None) -> ContextPack:
+    """A pack of what a live turn sees, which this message began."""
+    return _made(ports, acting, lambda then: seeing.seen_by(then, acting, frame, turn=started), asked_for(budget), None)
+
+
 def _made(ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None) -> ContextPack:
     if as_of is None:
         return wrapped(ports, acting, packing.pack(ports, acting, seen(ports), asked))
@@ -130,6 +135,7 @@ def begin_call(
         ports,
         acting,
         made,
+        pack.digest,
         frame=frame,
         model=model,
         if_interrupted=if_interrupted,

@@ -247,6 +247,7 @@ class Holdfast:
         history: bool = True,
         limits: Limits | None = None,
         tokens: int | None = None,
+        budget: int | None = None,
         budget_usd: float | None = None,
         loops: int = LOOPS,
         options: Mapping[str, Any] | None = None,
@@ -255,7 +256,8 @@ class Holdfast:
 
         `model` is a name such as `openai:gpt-5-mini`, or a model of your own; `tools` are typed functions, `output` the
         type that replies must have. `history` gives it tools to read what its packs left out. A turn may call the model
-        `loops` times, and use `tokens` and `budget_usd`, at most. `options` go into every request.
+        `loops` times, show it `budget` tokens each time, and use `tokens` and `budget_usd`, at most. `options` go into
+        every request.
         """
         from holdfast.runtime.makeup import makeup
         from holdfast.runtime.sync_agent import Agent
@@ -269,6 +271,7 @@ class Holdfast:
             history=history,
             limits=limits,
             tokens=tokens,
+            budget=budget,
             budget_usd=budget_usd,
             loops=loops,
             options=options,

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.core.values import plain
 from holdfast.errors import InvalidValue, TokenNotFound
 from holdfast.flow.stack import asking, showing
+from holdfast.flow.turn import questioning
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import AnswerContent, QuestionContent
 from holdfast.records.resume import (
@@ -80,14 +81,21 @@ class QuestionsView:
         args: Any = None,
         note: str | None = None,
     ) -> str:
-        """Answer a question by id, or with its token; gives its id. The frame's owner goes on with it."""
+        """Answer a question by id, or with its token; gives its id. The frame's owner goes on with it.
+
+        `args` are all arguments of a tool call, in place of those that were asked about. What the tool can never take
+        is refused, as far as it is known, and the question stays open.
+        """
+        content = _answer(payload, args, note)
+        if args is not None and approve is not False:
+            questioning.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
         return asking.answer(
             self._ports,
             self._acting,
             question=question,
             token=token,
             approved=_flag(approve),
-            content=_answer(payload, args, note),
+            content=content,
         )
 
     def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
@@ -109,6 +117,8 @@ class QuestionsView:
         frame, answered = asking.found(self._ports, self._acting, question, token)
         if answered and token is not None:
             raise TokenNotFound
+        if args is not None and approve is not False:
+            questioning.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
         asking.resume(
             self._ports,
             self._acting,

@@ -209,6 +209,7 @@ class Session(SessionShown):
         tokens: int | None = None,
         limits: Limits | None = None,
         budget: int | None = None,
+        budget_usd: float | None = None,
         loops: int = LOOPS,
         if_interrupted: str | Mapping[str, str] = "ask",
         needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
@@ -217,7 +218,8 @@ class Session(SessionShown):
         """From a user's message to the final reply: `with session.turn("…", key="…") as turn: for step in turn: …`
 
         New, continued after a crash or already answered: the same code. Without a message it goes on with the turn that
-        is live. `if_interrupted` says what becomes of tool calls that were torn, `needs_approval` which need a yes.
+        is live. `tokens` and `budget_usd` bound what it uses and costs, `budget` what its model is shown each time.
+        `if_interrupted` says what becomes of tool calls that were torn, `needs_approval` which need a yes.
         """
         terms = Terms(
             messages=tuple(spoken(message)),
@@ -226,11 +228,11 @@ class Session(SessionShown):
             wait=wait,
             tokens=tokens,
             limits=limits,
+            loops=loops,
         )
         rules = ToolRules(if_interrupted, needs_approval)
-        return Turn(
-            self._ports, self._acting, self._line, terms, rules=rules, loops=loops, budget=budget, on_error=on_error
-        )
+        how: Any = {"loops": loops, "budget": budget, "budget_usd": budget_usd, "on_error": on_error}
+        return Turn(self._ports, self._acting, self._line, terms, rules=rules, **how)
 
     def stop(self, reason: str = "stopped") -> bool:
         """Have the turn that is under way stopped, whoever works on it; False if there is none.

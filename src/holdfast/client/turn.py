@@ -12,32 +12,34 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.steps import Ask, CallTool, Done, Step
-from holdfast.client.turn_model import UNSEEN, FailsAlways, ModelTurn
+from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
+from holdfast.client.tool_words import MAY_HAVE, TORN, asked_by, noted, unknown
+from holdfast.client.turn_model import UNSEEN, ModelTurn, Shown
 from holdfast.client.turn_opening import Opening, Terms
-from holdfast.client.turn_tools import TORN, Settling, ToolFrame, ToolRules, asked_by, noted
+from holdfast.client.turn_spending import Spending
+from holdfast.client.turn_tools import Settling, ToolFrame, ToolRules
 from holdfast.core.codec import decode_event
+from holdfast.core.decide.amounts import check_limits, nano_usd
 from holdfast.core.decide.questions import due
+from holdfast.core.states import usage_of
 from holdfast.errors import (
-    DeadlineExceeded,
     FrameEnded,
-    InsufficientTokens,
     InvalidValue,
     LimitExceeded,
-    MaxDepthExceeded,
     Refused,
     StepUnanswered,
-    ToolCallLimitExceeded,
+    TurnLeft,
 )
 from holdfast.flow.compaction import ruling
 from holdfast.flow.conversation import lines
 from holdfast.flow.stack import asking, showing
 from holdfast.flow.turn import calling, questioning, stopping, turns
 from holdfast.flow.turn.calling import Beginning, Returned
+from holdfast.flow.turn.limits import reason_of
 from holdfast.flow.turn.turns import Known, View
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import OutcomeContent
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
 from holdfast.records.reports import Query
@@ -48,13 +50,6 @@ LOOPS = 25
 """Model calls of one turn, unless told otherwise."""
 CORRECTIONS = 3
 """How often a model is told that its reply does not have the form that was asked for."""
-_REASONS = {
-    ToolCallLimitExceeded: "tool_calls",
-    DeadlineExceeded: "deadline",
-    InsufficientTokens: "budget",
-    MaxDepthExceeded: "depth",
-    FailsAlways: "model",
-}
 
 
 class Turn(ModelTurn):
@@ -70,6 +65,7 @@ class Turn(ModelTurn):
         rules: ToolRules | None = None,
         loops: int = LOOPS,
         budget: int | None = None,
+        budget_usd: float | None = None,
         on_error: str = "leave",
     ) -> None:
         self._opening = Opening(ports, acting, line, terms, self._frame_limits)
@@ -79,12 +75,14 @@ class Turn(ModelTurn):
             raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r}.")
         self._terms, self._rules, self._budget = terms, rules or ToolRules(), budget
         self._loops, self._made = loops, -1
+        self._spending = None if budget_usd is None else Spending(self, nano_usd(budget_usd, "budget_usd"))
         self._open: dict[str, Step] = {}
         self._settling: Settling | None = None
         self._known: Known | None = None
         self._ended: Done | None = None
+        self._used: Usage | None = None
         self._told = False
-        self._partial: Message | None = None
+        self._words: Callable[[], str] = str
         self._accepts: Callable[[Message], str | None] = lambda message: None
 
     # entering and leaving
@@ -92,7 +90,6 @@ class Turn(ModelTurn):
     def open(self) -> None:
         """Begin the turn, join the one that is under way, or take up the one that the key stands for."""
         self._check_not_entered()
-        self._opening.check_not_within()
         waits = self._opening.steps()
         try:
             for wait in waits:
@@ -115,8 +112,10 @@ class Turn(ModelTurn):
         if not self._replayed:
             self._claim()
 
-    def _frame_limits(self) -> Limits:
-        return self._terms.limits or self._default_limits()
+    def _frame_limits(self) -> FrameLimits:
+        """What was given, and for the rest what a turn may do: journaled whole, whatever the defaults are later."""
+        given, default = self._terms.limits, self._default_limits()
+        return default if given is None else check_limits(given).over(default)
 
     def _complete(self) -> None:
         """A turn ends with its reply. Left before that, it stays live."""
@@ -141,7 +140,13 @@ class Turn(ModelTurn):
     @property
     def usage(self) -> Usage:
         """What its model calls used so far."""
-        return self.info().usage
+        if self._used is not None:
+            return self._used
+        live = None if self._ended else showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        if live is not None:
+            return live.usage
+        _, row = showing.row_of(self._ports, self._acting, self.id)  # Of one that has ended, the row alone.
+        return usage_of(row)
 
     @property
     def text(self) -> str:
@@ -161,6 +166,11 @@ class Turn(ModelTurn):
         view = self._looked()
         return view is None or view.step.next != "wait"
 
+    def _check_held(self) -> None:
+        """Refuse work in a block that was left: whoever took the turn up since has these steps now."""
+        if not self._claimed:
+            raise TurnLeft
+
     def steps(self, at_once: int | None = None) -> list[Step]:
         """Everything that can be done now: one step, or several tools that may run beside each other.
 
@@ -173,6 +183,7 @@ class Turn(ModelTurn):
         if self._ended is None and self._replayed:
             self._over()
         if self._ended is None:
+            self._check_held()
             steps = self._limited(at_once)
             if self._ended is None:
                 return steps
@@ -187,14 +198,22 @@ class Turn(ModelTurn):
         try:
             return self._next(at_once)
         except LimitExceeded as error:
-            reason = next((why for kind, why in _REASONS.items() if isinstance(error, kind)), "loops")
-            return [self._stop(f"{reason}: {error}", "failed")]
+            return [self._stop(reason_of(error), "failed")]
         except FrameEnded:
             return [self._over()]
 
     def _looked(self) -> View | None:
         with self._ports.journal.snapshot():
-            view = turns.look(self._ports, self._acting, self._turn, self._known)
+            return self._view()
+
+    def _looked_ahead(self) -> tuple[View | None, Shown | None]:
+        """What comes next, and what a model is shown if that is it: both of one moment, where nothing is fetched."""
+        with self._ports.journal.snapshot():
+            view = self._view()
+            return view, None if view is None or not self._is_at_hand(view) else self._shown()
+
+    def _view(self) -> View | None:
+        view = turns.look(self._ports, self._acting, self._turn, self._known)
         if view is not None:
             self._known = (view.versions[1], view.tail)
         return view
@@ -207,7 +226,7 @@ class Turn(ModelTurn):
 
     def _next(self, at_once: int | None) -> list[Step]:
         while True:
-            view = self._looked()
+            view, shown = self._looked_ahead()
             if view is None:
                 return [self._over()]
             if view.step.next == "stop":
@@ -227,7 +246,7 @@ class Turn(ModelTurn):
                     continue
                 return [done]
             if view.step.next == "model":
-                return [self._call_model(view)]
+                return [self._call_model(view, shown)]
             steps = self._call_tools(view, at_once)
             if steps:
                 return list(steps)
@@ -266,7 +285,14 @@ class Turn(ModelTurn):
         ]
 
     def _tool_done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
-        came = Returned(result=noted(step, value), failed=failed)
+        return self._tool_ended(step, Returned(result=noted(step, value), failed=failed), files)
+
+    def _tool_unknown(self, step: CallTool, text: str) -> Message:
+        """Nobody knows what came of a call: the model is told so."""
+        return self._tool_ended(step, unknown(noted(step, text)))
+
+    def _tool_ended(self, step: CallTool, came: Returned, files: Sequence[bytes] = ()) -> Message:
+        self._check_held()
         said = calling.end_tool(self._ports, self._acting, self._turn, step.request, came, files=files)
         step.answered = True
         if not said.id:
@@ -276,9 +302,16 @@ class Turn(ModelTurn):
         return said
 
     def _tool_asks(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
-        content = asked_by(step, reason, self._ports.settings.nesting, **how)
-        one = Beginning(request=step.request)
+        self._check_held()
+        one = Beginning(request=step.request, arguments=step._args)
+        content = asked_by(reason, self._calls.shown(one), **how)
         return questioning.ask_first(self._ports, self._acting, self._turn, one, content, kind=kind)
+
+    def _tool_doubted(self, step: CallTool, why: str) -> None:
+        """Nobody knows what came of a call, and a person is to say what to do: its question is about the call."""
+        self._check_held()
+        one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
+        self._calls.ask_whether(one, why.removesuffix(MAY_HAVE))
 
     def tool_frame(self, step: CallTool) -> ToolFrame:
         """The frame that works for a tool call, for code that runs in it."""
@@ -321,6 +354,7 @@ class Turn(ModelTurn):
             status=status,
             partial=self._partial,
             usage=usage,
+            begun=[one.call for one in self._open.values() if isinstance(one, CallModel) and not one.repeated],
             release=self._epoch,
         )
         self._left(Done(self, "stopped", self._last_words(), reason))

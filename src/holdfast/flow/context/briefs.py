@@ -124,6 +124,13 @@ def brief(
     return _made(ports, acting, [*map(_cut, chosen(found)), *([] if given is None else [given])])
 
 
+def are_set(ports: Ports, acting: Acting, scope: str) -> bool:
+    """Whether a scope has a brief for any role."""
+    return bool(
+        ports.journal.entries(acting.tenant, scope, EntryPage(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
+    )
+
+
 def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
     def mark(id: str) -> str:
         # The secret is read from the journal: only where there is something to put into a fence.
@@ -149,12 +156,9 @@ def _cut(piece: Piece) -> Piece:
 
 def _entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, Piece]:
     """The briefs of some roles in a scope: one read where there are none."""
-    now = ports.clock.now_ms()
-    if len(roles) > 1:
-        any_role = EntryPage(now=now, prefix=PREFIX, limit=1)
-        if not ports.journal.entries(acting.tenant, scope, any_role):
-            return {}
-    found = {}
+    if len(roles) > 1 and not are_set(ports, acting, scope):
+        return {}
+    found, now = {}, ports.clock.now_ms()
     for role in roles:
         event = ports.journal.entry(acting.tenant, scope, PREFIX + role)
         if event is not None and (piece := _entry(event, now)) is not None:

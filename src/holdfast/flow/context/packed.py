@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.core.codec import encode
 from holdfast.core.decide import calls
 from holdfast.core.decide.clocks import with_clocks
-from holdfast.core.pack.pieces import RENDERER, digest, pieces
+from holdfast.core.pack.pieces import RENDERER, pieces
 from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
 from holdfast.flow import artifacts, telling
 from holdfast.flow.change import Changed, States, change
@@ -87,6 +88,7 @@ def begin(
     ports: Ports,
     acting: Acting,
     packed: Packed,
+    digest: str,
     *,
     frame: str | None,
     model: str | None = None,
@@ -95,11 +97,14 @@ def begin(
     key: str | None = None,
     newest: int | None = None,
 ) -> str:
-    """Journal a pack and that a model is called with it; gives the call's id. `newest` is the last message then."""
+    """Journal a pack and that a model is called with it; gives the call's id.
+
+    `digest` names what is shown, and `newest` is the last message then.
+    """
     _check(ports, acting, packed, frame)
     pack_id = ulid_text(ports.ids.ulid())
     call = pack_id if frame is None else ulid_text(ports.ids.ulid())
-    facts = _facts(ports, acting, packed, pack_id, call, frame)
+    facts = _facts(ports, packed, digest, pack_id, call, frame)
     content = None if request is None else clean(ports, CallContent(arguments=request))
     line = packed.metadata.scope
     actor = line if frame is None else stream_of(ports, acting, frame)
@@ -124,16 +129,10 @@ def begin(
         return {actor: with_clocks(states[actor], asked, now), line: shown}
 
     placed = [artifacts.prepare(ports, acting, body) for name, body in packed.pins if name in facts.artifacts]
+    streams = (actor,) if actor == line else (actor, line)
+    same = _same(frame, facts, model or packed.model, if_interrupted, content)
     try:
-        changed = change(
-            ports,
-            acting,
-            (actor,) if actor == line else (actor, line),
-            decide,
-            key=key,
-            same=_same(frame, facts, model or packed.model, if_interrupted, content),
-            artifacts=placed,
-        )
+        changed = change(ports, acting, streams, decide, key=key, same=same, artifacts=placed)
     except (Refused, Conflict):
         artifacts.withdraw(ports, acting, placed)
         raise
@@ -196,7 +195,7 @@ def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int
     return [*drafts, Draft(type="context.packed", facts=linked, id=facts.pack)]
 
 
-def _facts(ports: Ports, acting: Acting, packed: Packed, pack: str, call: str, frame: str | None) -> ContextPacked:
+def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
     summary = packed.token_summary
     manifest = pieces(packed.segments, packed.follows)
     stream, start = packed.window_start or (None, None)
@@ -204,7 +203,7 @@ def _facts(ports: Ports, acting: Acting, packed: Packed, pack: str, call: str, f
         pack=pack,
         call=call,
         frame=frame,
-        digest=digest(ports.journal.secret, acting.tenant, packed),
+        digest=digest,
         level=summary.compaction_level.value,
         layout=packed.metadata.layout,
         tokenizer=packed.tokenizer,
@@ -242,6 +241,7 @@ def _is_copy(piece: PackedPiece) -> bool:
     return piece.kind == "evidence" and piece.part != "artifact"
 
 
+@lru_cache(maxsize=16)
 def settings_digest(settings: Settings) -> str:
     """A short name for how packs were set up."""
     return hashlib.sha256(encode(msgspec.to_builtins(settings))).hexdigest()[:16]

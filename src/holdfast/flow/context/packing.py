@@ -14,10 +14,12 @@ from holdfast.core.counting import Framing, counted_as, framing_of, message_toke
 from holdfast.core.fencing import marks_when_needed
 from holdfast.core.history_tools import NAMES
 from holdfast.core.pack.assembling import Gathered, assembled
-from holdfast.core.pack.fitting import Fit, Limits, Shares, Sources, fit
+from holdfast.core.pack.fitting import fit
 from holdfast.core.pack.items import Items
 from holdfast.core.pack.parts import crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.pack.refusing import Part
 from holdfast.core.pack.rounds import Rounds
+from holdfast.core.pack.terms import Fit, Limits, Shares, Sources
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue
 from holdfast.flow import telling
 from holdfast.flow.compaction import summing
@@ -206,9 +208,15 @@ class _Packing:
     def _briefed(self) -> tuple[Brief, Segment]:
         """The brief and its segment, from memory as long as nothing was written where it comes from."""
         heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
-        versions = tuple(0 if head is None else head.version for head in heads)
-        place = (self._acting.tenant, self._seen.line, f"{self._asked.role} {self._counting.kept_as}")
-        remembered = self._ports.recent if self._seen.frame is None else None
+        there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
+        # Where a frame lives much is written that is no brief: whether there is one is looked at, not the version.
+        versions = [at for at in there if at[0] != self._seen.actor]
+        place = (
+            self._acting.tenant,
+            self._seen.actor or self._seen.line,
+            f"{self._asked.role} {self._counting.kept_as}",
+        )
+        remembered = None if self._has_words_of_its_own() else self._ports.recent
         known = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
             return known[1], known[2]
@@ -216,7 +224,7 @@ class _Packing:
             self._ports,
             self._acting,
             session=self._seen.session,
-            scopes=self._seen.scopes,
+            scopes=[scope for scope, _ in there],
             role=self._asked.role,
             frame=self._seen.frame,
         )
@@ -224,6 +232,13 @@ class _Packing:
         if remembered is not None and not any(origin.part == "entry" for origin in brief.origins):
             remembered.put(place, (versions, brief, segment))  # Entries may end by themselves: those are looked at.
         return brief, segment
+
+    def _has_words_of_its_own(self) -> bool:
+        """Whether the brief of a frame says something that is told nobody but what works in its stream."""
+        frame, actor = self._seen.frame, self._seen.actor
+        if frame is None or actor is None:
+            return False
+        return frame.inputs is not None or briefs.are_set(self._ports, self._acting, actor)
 
     def _brief_segment(self, brief: Brief) -> Segment:
         """The system prompt and tools, which are beside the messages, and what goes around a request."""
@@ -255,6 +270,7 @@ class _Packing:
             wanted,
             self._counting.tokenizer,
             self._counting.framing,
+            0 if self._seen.frame is None else self._seen.frame.turn or 0,
         )
 
     def _crumbs(self) -> list[seeing.Crumb]:
@@ -279,18 +295,29 @@ class _Packing:
         talk = Conversation(ending.messages, bounds(most, self._budget, count), ending.leading)
         all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
         messages = 0 if self._state.line is None else self._state.line.messages
+        hidden = _hidden(ending, messages)
         return Sources(
             fixed=fixed,
             crumbs=all_crumbs,
             last_crumb=last_crumb,
-            rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars),
-            complete=ending.complete,
-            hidden=ending.complete and _hidden(ending, messages),
+            rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars, ending.asked, recent.unbroken(ending)),
+            complete=ending.complete or not hidden,
+            hidden=ending.complete and hidden,
             summaries=tuple(summary_segment(one, self._seen.line, self._mark, count) for one in ending.summaries),
             items=found.items,
             forms=Items(self._mark, count),
             marker=marker_segment(messages, count, tools=_has_history_tools(brief)),
+            fixed_parts=lambda: self._brief_parts(brief, fixed),
         )
+
+    def _brief_parts(self, brief: Brief, fixed: int) -> tuple[Part, ...]:
+        """What the brief takes, told apart for who must make it smaller."""
+        counting = self._counting
+        tools = tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
+        fewer = (
+            "leave out expand and search_history (history=False)" if _has_history_tools(brief) else "offer fewer tools"
+        )
+        return Part("the brief", fixed - tools, "shorten the brief"), Part("tools", tools, fewer, len(brief.tools))
 
     def _fit(self, sources: Sources, before: ContextPacked | None) -> Fit:
         settings = self._ports.settings

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import stack
 from holdfast.core.said import ERASED_TEXT
@@ -20,6 +21,7 @@ from holdfast.flow.stack.frames import check_live
 from holdfast.flow.stack.showing import current, describe, event_at, field, handle_info, raw_id, row_of, stream_of
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import ERASED
+from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import Frame, StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.packs import FrameBreadcrumb, Origin
@@ -66,8 +68,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
 
 
-def seen_by(ports: Ports, acting: Acting, frame_id: str) -> Seen:
-    """What a live frame sees; refuses one that has ended, or that is not there."""
+def seen_by(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Seen:
+    """What a live frame sees; refuses one that has ended, or that is not there.
+
+    `turn` is the message that began it, for who knows that it is a turn.
+    """
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
     state = current(ports, acting, stream)
@@ -78,9 +83,16 @@ def seen_by(ports: Ports, acting: Acting, frame_id: str) -> Seen:
         line=_live_place(stream, frame).line,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
-        frame=describe(ports, acting, stream, frame),
+        frame=_described(ports, acting, stream, frame, turn),
         scopes=scopes_of(stream),
     )
+
+
+def _described(ports: Ports, acting: Acting, stream: str, frame: Frame, turn: int | None) -> FrameInfo:
+    if turn is None or frame.goal != frame.pushed:
+        return describe(ports, acting, stream, frame)
+    # What a turn is for stands in its conversation, and it was given nothing else: its first event has no news.
+    return replace(describe(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
 
 
 def seen_in(line: str) -> Seen:

@@ -22,12 +22,13 @@ from holdfast.flow.stack import frames
 from holdfast.flow.stack.frames import check_live, on_frame
 from holdfast.flow.stack.pricing import priced
 from holdfast.flow.stack.showing import current
+from holdfast.flow.turn.turns import stop_requested
 from holdfast.flow.turn.writing import ConversationOver, Growing, Place, Speech, write
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.calls import CallContent
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import GoalContent, OutcomeContent
-from holdfast.records.frames import Limits, StreamState
+from holdfast.records.frames import FrameLimits, StreamState
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
 
@@ -64,17 +65,24 @@ def end_model(
     call: str,
     message: Message,
     *,
+    model: str | None,
     usage: Usage | int = 0,
     finish: str | None = None,
     doubtful: Usage | None = None,
     may_end: bool = True,
     release: int | None = None,
-) -> tuple[Message, bool]:
-    """What a model answered, with its words; gives the message and whether the turn has ended with it."""
-    record = priced(ports, amounts.usage_of(usage), message.model or _called(ports, acting, turn, call))
-    said = msgspec.structs.replace(message, usage=record) if message.usage is not None or record.spent else message
+) -> tuple[Message, Usage | None]:
+    """What a model answered, with its words; gives the message and, if the turn has ended with it, what that used.
+
+    `model` is what the call was begun with: not every reply says who gave it.
+    """
+    record = priced(ports, amounts.usage_of(usage), message.model or model)
+    told = message.usage is not None or record.spent or record.cost
+    said = msgspec.structs.replace(message, usage=record) if told else message
+    total = Usage()
 
     def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        nonlocal total
         check_live(ports, acting, state, turn.frame)
         growing = Growing(state, ports.clock.now_ms())
         ended = calls.end_model(
@@ -90,28 +98,29 @@ def end_model(
         )
         facts = msgspec.structs.replace(ended[0].facts, stream=turn.line, message=speech.versions[0])
         growing.add([msgspec.structs.replace(ended[0], facts=facts)])
+        total = growing.state.frames[turn.frame].usage
         # Somebody spoke since the model was shown the conversation: it has not answered that yet.
         unseen = speech.line.newest > speech.line.packed
-        if may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn):
+        ends = may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn)
+        # Whoever asked for a stop before the reply was kept was told that it stops: it does, with the reply as said.
+        if ends and not (_is_more(state, turn, call) and stop_requested(ports, acting, turn) is not None):
             growing.add(_finished(turn, growing.state, speech.ids[0]))
         return growing.drafts
 
     messages, changed = write(ports, acting, turn, [said], decide, release=release, call=call)
     telling.call_ended(ports, call, usage=record, finish=finish, error=None)
-    return messages[0], any(name == "frame.popped" for name, _ in changed.facts)
-
-
-def _called(ports: Ports, acting: Acting, turn: Place, call: str) -> str | None:
-    """The model that a call was begun with: not every reply says who gave it."""
-    frame = current(ports, acting, turn.actor).frames.get(turn.frame)
-    begun = None if frame is None else frame.calls.get(call)
-    return None if begun is None else begun.name
+    return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
 def _is_busy(state: StreamState, turn: Place) -> bool:
     """Whether work of the turn's own is not done. What the model said is kept; its end has to wait."""
     frame = live_frame(state, turn.frame)
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
+
+
+def _is_more(state: StreamState, turn: Place, call: str) -> bool:
+    """Whether anything was written about a turn since a call of its was begun: then somebody may want it to stop."""
+    return state.version > live_frame(state, turn.frame).calls[call].version
 
 
 def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
@@ -124,11 +133,12 @@ def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
 
 
 def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release: int | None = None) -> bool:
-    """End a turn whose last word is the model's; False if somebody said something meanwhile."""
+    """End a turn whose last word is the model's; False if somebody said something meanwhile, or wants it to stop."""
 
     def decide(state: StreamState, speech: Speech) -> list[Draft]:
         check_live(ports, acting, state, turn.frame)
-        return _finished(turn, state, reply.id) if speech.line.newest == reply.version else []
+        answered = speech.line.newest == reply.version and stop_requested(ports, acting, turn) is None
+        return _finished(turn, state, reply.id) if answered else []
 
     return any(name == "frame.popped" for name, _ in write(ports, acting, turn, (), decide, release=release)[1].facts)
 
@@ -190,7 +200,7 @@ def pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: 
         parent=(turn.actor, turn.frame),
         tokens=one.tokens if one.tokens is not None else None if unlimited else 0,
         limits=None,
-        default=Limits(),
+        default=FrameLimits(),
         content=goal,
         now=ports.clock.now_ms(),
     )[turn.actor]
@@ -233,9 +243,10 @@ def end_tool(
         growing.add(_child_ended(turn, growing.state, request.id, came))
         return growing.drafts
 
+    now = current(ports, acting, turn.actor)
     if not answered:
-        _check_answerable(current(ports, acting, turn.actor), request.id)
-    call_back(ports, acting, turn, request.id)
+        _check_answerable(now, request.id)
+    call_back(ports, acting, now, request.id)
     try:
         said = write(ports, acting, turn, [message], decide, placed=placed)[0][0]
         telling.tool_ended(ports, request.id, failed=came.failed, interrupted=came.interrupted)
@@ -257,6 +268,7 @@ def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Return
         growing.add(_child_ended(turn, growing.state, call, came))
         return growing.drafts
 
+    call_back(ports, acting, current(ports, acting, turn.actor), call)
     on_frame(ports, acting, turn.frame, decide)
 
 
@@ -293,9 +305,9 @@ def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> 
     return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
 
 
-def call_back(ports: Ports, acting: Acting, turn: Place, frame: str) -> None:
-    """What works for a frame in other streams ends first: one append is about this turn's two."""
-    live = current(ports, acting, turn.actor).frames
+def call_back(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
+    """What works for a frame in other streams ends first: one append is about its turn's two."""
+    live = state.frames
     if frame not in live:
         return
     for one in (*leaf_first(live, frame), live[frame]):

@@ -1,0 +1,36 @@
+"""The journal's own key: whoever has it open has the one that counts, and asks for it no more than it must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+import holdfast
+from bench.counting import counting
+from holdfast.flow import transfer
+from holdfast.journal.sqlite.schema import meta_digest
+
+
+def test_an_import_by_another_client_replaces_the_secret_of_an_empty_journal(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    with holdfast.open("memory:") as full, holdfast.open(path) as one, holdfast.open(path) as two:
+        full.session("s").append("Hello.")
+        before, secret = one._ports.journal.secret, full._ports.journal.secret
+        assert before == two._ports.journal.secret != secret
+        two._ports.journal.restore(secret, transfer.items(full._ports))
+        assert one._ports.journal.secret == two._ports.journal.secret == secret
+        with counting(one._ports.journal) as counts:
+            assert one._ports.journal.secret == secret
+        assert counts.statements == 0, "what was written under it cannot be had under another"
+
+
+def test_a_secret_that_was_exchanged_in_the_file_is_found_by_whoever_has_it_open(tmp_path: Path) -> None:
+    path, other = str(tmp_path / "a.db"), b"o" * 32
+    with holdfast.open(path) as hf:
+        hf.session("s").append("Hello.")
+        assert hf._ports.journal.secret != other
+        apsw.Connection(path).execute(
+            "UPDATE meta SET value = ?, digest = ? WHERE name = 'secret'", (other, meta_digest("secret", other))
+        )
+        assert [finding.where for finding in hf.journal.verify().findings if finding.kind == "meta"] == ["secret"]
