@@ -133,7 +133,7 @@ def events() -> str:
     parts.append("## Records inside facts")
     parts.extend(
         f"### {record.__name__}\n\n{summary(record)}{_as_list(record)}\n\n{_fields([(record, '')], frozenset())}"
-        for record in (frame_records.Limits, Usage, PackedPiece, LeftOut, TaskNode, CallRef, Segment, Stretch)
+        for record in (frame_records.FrameLimits, Usage, PackedPiece, LeftOut, TaskNode, CallRef, Segment, Stretch)
     )
     return page("Events", *parts)
 
@@ -458,6 +458,7 @@ RECORDS = (
     holdfast.Usage,
     holdfast.TokenBudget,
     holdfast.Limits,
+    holdfast.FrameLimits,
     holdfast.FrameInfo,
     holdfast.QuestionInfo,
     holdfast.Asked,

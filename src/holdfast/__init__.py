@@ -92,8 +92,10 @@ from holdfast.errors import (
     TooLarge,
     ToolCallLimitExceeded,
     ToolFailed,
+    ToolInterrupted,
     ToolPairingError,
     ToolTimedOut,
+    TurnLeft,
     Unavailable,
     Unsupported,
     ValueMismatch,
@@ -137,7 +139,7 @@ from holdfast.records.effects import (
 )
 from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.lines import SessionInfo, Summary, SweptSessions
 from holdfast.records.messages import Message, Repair, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.models import ModelInfo
@@ -278,6 +280,7 @@ __all__ = [
     "FrameBreadcrumb",
     "FrameEnded",
     "FrameInfo",
+    "FrameLimits",
     "FrameNotFound",
     "FrameSuspended",
     "HandleInfo",
@@ -379,10 +382,12 @@ __all__ = [
     "ToolCallResult",
     "ToolDef",
     "ToolFailed",
+    "ToolInterrupted",
     "ToolPairingError",
     "ToolTimedOut",
     "Trace",
     "Turn",
+    "TurnLeft",
     "Unavailable",
     "UnlinkState",
     "Unsupported",

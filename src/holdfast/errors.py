@@ -36,6 +36,7 @@
     │   │   └── InsufficientTokens  more than is available
     │   │       └── BudgetExhausted     nothing is left
     │   ├── StepUnanswered      a step of a turn has no outcome yet
+    │   ├── TurnLeft            a step of a turn whose block was left
     │   ├── CallNotFound        no such call is open
     │   └── QuestionNotFound    no such question; the other errors about questions:
     │       ├── AlreadyAnswered     one question, one answer
@@ -62,6 +63,7 @@
         ├── RetryLater          a sink cannot take this effect now; `retry_after` says for how long
         ├── ModelFailed         a model gave no answer; `kind` says why, `retryable` whether waiting helps
         ├── ToolFailed          a tool could not do it, in its own words
+        │   └── ToolInterrupted     … and it may have taken effect
         ├── ToolTimedOut        a tool did not end in its time
         ├── SummaryFailed       the summarizer failed, said nothing or too much; nothing was changed
         └── StrategyFailed      a compaction strategy of yours failed or broke a rule; nothing was changed
@@ -103,7 +105,7 @@ class ToolPairingError(Refused):
 
 
 class BudgetTooSmall(Refused):
-    """Not even the newest message fits this limit. Raise the limit to `required`, or shorten the system prompt.
+    """Not even what must be shown fits this limit. Raise it to `required`, or make the parts smaller that are named.
 
     `unit` says what is counted: "tokens", or "messages" where it is their number that is limited.
     """
@@ -249,6 +251,10 @@ class StepUnanswered(Refused):
     """A step of a turn was given no outcome. Call done(…) or fail(…) on it before you ask for the next one."""
 
 
+class TurnLeft(Refused):
+    """The block of this turn was left, so its steps count no more. Open the turn again with its key."""
+
+
 class CallNotFound(NotFound):
     """No such call is open in this frame. It was ended already, or never begun."""
 
@@ -370,8 +376,9 @@ class RetryLater(EffectFailed):
 class ModelFailed(EffectFailed):
     """A model gave no answer that can be used. Try again if `retryable`; else correct the request or the settings.
 
-    `kind` is one of rate_limited, unavailable, timeout, cut, malformed, refused, rejected and unauthorised. `usage`
-    is what it used all the same, as far as that is known, and `partial` what it had said.
+    `kind` is one of rate_limited, unavailable, timeout, cut, malformed, refused, rejected, unauthorised and failed: a
+    model of your own that raised something else, which is the cause of this one. `usage` is what it used all the same,
+    as far as that is known, and `partial` what it had said.
     """
 
     def __init__(
@@ -391,6 +398,10 @@ class ModelFailed(EffectFailed):
 
 class ToolFailed(EffectFailed):
     """A tool could not do it. Raise this in a tool to tell the model in your own words what went wrong."""
+
+
+class ToolInterrupted(ToolFailed):
+    """Whether a tool took effect is not known. Raise this in a tool; its `if_interrupted` says what comes next."""
 
 
 class ToolTimedOut(EffectFailed):

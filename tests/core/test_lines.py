@@ -136,7 +136,7 @@ def test_a_hand_over_waits_until_it_is_taken_or_given_up() -> None:
     assert stream.loaded() == stream.state
 
 
-def test_usage_adds_up_and_an_unknown_cost_is_nothing() -> None:
+def test_usage_adds_up_and_an_unknown_cost_is_told() -> None:
     stream = Stream(LINE)
     stream.take("thread.opened", said.ThreadOpened())
     for cost in (5, None, 7):
@@ -144,7 +144,7 @@ def test_usage_adds_up_and_an_unknown_cost_is_nothing() -> None:
         stream.take("message.appended", said.MessageAppended(role="assistant", usage=usage))
     assert stream.state.line is not None
     assert stream.state.line.usage == Usage(
-        input=30, cached_input=3, cache_write=6, output=9, reasoning=12, cost=12, model=None
+        input=30, cached_input=3, cache_write=6, output=9, reasoning=12, cost=12, model=None, unpriced=13
     )
     assert stream.loaded() == stream.state
 

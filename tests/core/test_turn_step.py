@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import step as steps
 from holdfast.core.step import Said, ToolStep, TurnStep
-from holdfast.records.frames import Call, Frame, Limits, Question
+from holdfast.records.frames import Call, Frame, FrameLimits, Question
 from tests.scale import volume
 
 NOW = 1_000
@@ -38,7 +38,7 @@ def frame(id: str, parent: str | None, **how: Any) -> Frame:
         depth=0 if parent is None else 1,
         status="suspended" if how.get("question") else "active",
         granted=None,
-        limits=Limits(),
+        limits=FrameLimits(),
         pushed=1,
         goal=1,
         version=1,

@@ -12,6 +12,7 @@ import holdfast
 from holdfast import (
     Delegate,
     DeleteState,
+    FrameLimits,
     Handoff,
     Limits,
     LinkState,
@@ -46,7 +47,12 @@ def test_a_frame_is_pushed_under_the_effects_id(hf: holdfast.Holdfast) -> None:
     assert done.answer == {"frame": done.effect}
     frame = hf.index.get_frame(done.effect)
     assert frame.scope == "actor/main/session/s1/thread/main"
-    assert (frame.goal, frame.inputs, frame.tokens.granted, frame.limits) == ("look", {"a": 1}, 500, limits)
+    assert (frame.goal, frame.inputs, frame.tokens.granted, frame.limits) == (
+        "look",
+        {"a": 1},
+        500,
+        FrameLimits(tool_calls=3),
+    )
 
 
 def test_work_is_delegated_below_a_frame_of_another_actor(hf: holdfast.Holdfast) -> None:

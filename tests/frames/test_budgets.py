@@ -74,7 +74,9 @@ def test_usage_is_a_record_and_what_spends_is_input_plus_output(hf: holdfast.Hol
     hf.index.record_usage(frame, Usage(input=1, model="m"))
     found = hf.index.get_frame(frame)
     assert found.tokens.used == 121
-    assert found.usage == Usage(input=101, cached_input=80, cache_write=5, output=20, reasoning=9, cost=1234)
+    assert found.usage == Usage(
+        input=101, cached_input=80, cache_write=5, output=20, reasoning=9, cost=1234, unpriced=1
+    )
 
 
 def test_spending_is_never_refused_and_an_overdraft_is_shown(hf: holdfast.Holdfast) -> None:

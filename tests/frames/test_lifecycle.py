@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import FrameEnded, FrameNotFound, HasLiveChildren, InvalidTransition, Limits, MaxDepthExceeded
+from holdfast import (
+    FrameEnded,
+    FrameLimits,
+    FrameNotFound,
+    HasLiveChildren,
+    InvalidTransition,
+    Limits,
+    MaxDepthExceeded,
+)
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -16,7 +24,7 @@ def test_a_new_frame_is_active_empty_and_at_depth_zero(hf: holdfast.Holdfast, cl
     assert (frame.inputs, frame.metadata, frame.scope) == ({"n": 1}, {"m": 2}, ACTOR)
     assert (frame.handles, frame.results, frame.completed_at, frame.context_hash) == ((), (), None, None)
     assert frame.created_at == clock.now_ms()
-    assert frame.limits == Limits() == Limits(context_tokens=4000, tool_calls=10, depth=3, timeout_ms=120_000)
+    assert frame.limits == FrameLimits(context_tokens=4000, tool_calls=10, depth=3, timeout_ms=120_000)
     assert frame.tokens == holdfast.TokenBudget(granted=None)
 
 
@@ -84,7 +92,7 @@ def test_a_frame_at_its_depth_limit_takes_no_child(hf: holdfast.Holdfast) -> Non
 
 
 def test_a_child_has_no_larger_limits_than_its_ancestors(hf: holdfast.Holdfast, clock: FrozenClock) -> None:
-    small = Limits(context_tokens=1000, tool_calls=2, depth=1, timeout_ms=5_000)
+    small = FrameLimits(context_tokens=1000, tool_calls=2, depth=1, timeout_ms=5_000)
     root = hf.index.push_frame("root", scope=ACTOR, limits=small)
     clock.advance(1_000)
     child = hf.index.push_frame("child", parent=root, limits=Limits(context_tokens=9_000, tool_calls=99, depth=9))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import holdfast
 from holdfast import Holdfast, ModelReply, Usage
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted
@@ -89,3 +90,21 @@ async def until_async(happened: Callable[[], object], seconds: float = 5.0) -> N
     while not happened():
         assert time.monotonic() < end, "it did not happen in time"
         await asyncio.sleep(0.001)
+
+
+def on_loop(work: Callable[[AsyncHoldfast], Awaitable[None]]) -> None:
+    """Something with a client in memory. Whoever is left waiting at its end is heard, so that nobody reports it."""
+
+    async def main() -> None:
+        others: set[asyncio.Task[Any]] = set()
+        try:
+            async with holdfast.open_async("memory:") as hf:
+                try:
+                    async with asyncio.timeout(10):
+                        await work(hf)
+                finally:
+                    others = {one for one in asyncio.all_tasks() if one is not asyncio.current_task()}
+        finally:
+            await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run(main())

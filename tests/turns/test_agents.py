@@ -208,12 +208,15 @@ def test_changed_arguments_are_used_and_journaled_beside_the_original(hf: Holdfa
     assert '"amount":240' in hf.session(SESSION).messages()[1].tool_calls[0].arguments
 
 
-def test_changed_arguments_that_do_not_fit_are_told_to_the_model(hf: Holdfast) -> None:
+def test_changed_arguments_that_do_not_fit_are_refused_and_the_question_stays_open(hf: Holdfast) -> None:
     refund, paid = asking()
     agent = hf.agent("a", model=Scripted([call("refund", order=17, amount=240), "Hm."]), tools=[refund])
     (question,) = agent.send(SESSION, "Refund order 17").questions
-    hf.answer(question.id, approve=True, args={"order": "seventeen"})
-    assert (agent.send(SESSION).text, paid) == ("Hm.", [])
+    with pytest.raises(InvalidValue, match="order: expected a whole number"):
+        hf.answer(question.id, approve=True, args={"order": "seventeen"})
+    assert [one.id for one in hf.questions()] == [question.id]
+    hf.answer(question.id, approve=True, args={"order": 17, "amount": 24})
+    assert (agent.send(SESSION).text, paid) == ("Hm.", [24])
 
 
 def test_a_new_message_to_a_turn_that_waits_is_heard_once_it_goes_on(hf: Holdfast) -> None:
@@ -313,8 +316,9 @@ def test_a_model_that_is_away_leaves_the_turn_live(hf: Holdfast, kind: Any) -> N
 def test_a_model_that_raises_what_it_likes_leaves_the_turn_live(hf: Holdfast) -> None:
     answers: list[Any] = [RuntimeError("a bug of its own"), "Yes."]
     agent = hf.agent("a", model=Scripted(lambda pack: answers.pop(0)))
-    with pytest.raises(RuntimeError, match="of its own"):
+    with pytest.raises(ModelFailed, match="raised RuntimeError") as caught:
         agent.send(SESSION, "Hello", key="k")
+    assert "of its own" in str(caught.value.__cause__)
     assert agent.send(SESSION, "Hello", key="k").text == "Yes."
     assert types(hf).count("frame.pushed") == 1
 

@@ -11,9 +11,10 @@ import pytest
 
 import holdfast
 from holdfast.client.turn import Turn
-from holdfast.runtime.agent import AsyncAgent
+from holdfast.flow.turn import limits
 from holdfast.runtime.driving import Driver
 from holdfast.runtime.hub import Hub
+from holdfast.runtime.sending import Sending
 from holdfast.runtime.tailing import Tail
 from tests.turns import test_agent_sharing, test_agent_streams, test_agent_tools, test_agents, test_bad_input
 
@@ -30,7 +31,7 @@ def goes_beyond(self: Any, turn: Any, *, again: bool = False) -> None:
     self._line, self._actor = self._before(turn)
 
 
-def configures_nobody(self: Any, line: str, thread: str) -> bool:
+async def configures_nobody(self: Any) -> bool:
     """Instructions are written before it is one's turn, as if the conversation were new."""
     return False
 
@@ -46,9 +47,9 @@ def _folder() -> Path:
 
 FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
-PLANTS: list[tuple[type, str, Any, Check]] = [
+PLANTS: list[tuple[Any, str, Any, Check]] = [
     (Turn, "_last_words", lambda self: None, test_agents.test_too_many_loops_stop_it),
-    (Turn, "_failed_before", lambda self: 0, test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (limits, "_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
         Hub,
         "wrote",
@@ -58,7 +59,7 @@ PLANTS: list[tuple[type, str, Any, Check]] = [
     (Tail, "note", goes_beyond, test_agent_streams.test_the_same_key_is_heard_again_from_the_beginning),
     (Tail, "rests", lambda self: True, lambda hf: test_agent_streams.test_another_client_hears_the_same(_folder())),
     (
-        AsyncAgent,
+        Sending,
         "_is_there",
         configures_nobody,
         lambda hf: test_agent_sharing.test_who_waits_in_line_does_not_change_the_instructions_of_who_works(),

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.cli.main import main
 from holdfast.flow.stack import owning
 from holdfast.model.scripted import Scripted, call
+from holdfast.runtime.crew import crew_of
 from holdfast.runtime.tools.call import AsyncToolCall
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import Gated, until, until_async
@@ -104,7 +105,7 @@ async def leave(hf: Any, text: str) -> None:
             await asyncio.sleep(0.001)
         if not names & {"model", "lookup", "pay", "fragile"}:
             await sending  # Everything waits, so it comes back.
-    sending.cancel()
+    await crew_of(hf).leave()
     await asyncio.gather(sending, return_exceptions=True)
 
 

@@ -318,7 +318,7 @@ def test_a_hook_that_fails_costs_one_warning_and_nothing_else(hook: Callable[...
                 assert (said.usage.cost, said.usage.input) == (None, 1_000)
         assert [str(one.message)[:10] for one in told] == ["The prices"]
         assert told[0].filename == __file__
-        assert hf.usage() == Usage(input=3_000, output=30, cost=0)
+        assert hf.usage() == Usage(input=3_000, output=30, unpriced=3_030)
 
 
 def test_a_warning_that_is_made_an_error_does_not_stop_anything() -> None:

@@ -45,6 +45,7 @@ async def state(hf: AsyncHoldfast, session: str = "s") -> tuple[int, str | None]
 
 async def begun(agent: Any, model: Gated, session: str = "s") -> asyncio.Task[Any]:
     sending = asyncio.ensure_future(agent.send(session, "Hello", key="k"))
+    sending.add_done_callback(lambda task: task.cancelled() or task.exception())  # Else it is reported when it is gone.
     await model.begun.wait()
     return sending
 
@@ -86,6 +87,8 @@ async def queued_work() -> list[str]:
         async with hf.shutting_down(grace=20) as stop:
             first = await begun(agent, model)
             waiting = [asyncio.ensure_future(agent.send("s", text)) for text in ("second", "third")]
+            for one in waiting:
+                one.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.sleep(0.05)
             stop.request()
             done, _ = await asyncio.wait(waiting, timeout=2)

@@ -135,6 +135,16 @@ def test_a_call_that_was_rewound_while_nobody_worked_on_it(hf: Holdfast) -> None
     assert take(hf, "Refund.", replies("What?"), never, key="k").text == "What?"
 
 
+def test_what_a_call_began_elsewhere_ends_when_it_was_rewound(hf: Holdfast) -> None:
+    step = leave_at(hf, "Refund.", CallTool, replies(REFUND), key="k")
+    below = hf.index.push_frame("ask the bank", parent=step.key, scope="actor/bank")
+    chat = hf.session(SESSION)
+    chat.rewind(to=chat.messages()[0])
+    assert take(hf, "Refund.", replies("What?"), never, key="k").text == "What?"
+    assert hf.index.get_frame(below).status == "cancelled"
+    assert list(hf.index.stacks()) == []
+
+
 def test_a_call_that_somebody_else_answered(hf: Holdfast) -> None:
     chat = hf.session(SESSION)
     with chat.turn("Refund.", key="k") as turn:

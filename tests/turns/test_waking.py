@@ -16,6 +16,7 @@ from holdfast.core import step as steps
 from holdfast.errors import HoldfastError
 from holdfast.flow.stack import sweeping
 from holdfast.model.scripted import Scripted, call
+from holdfast.runtime.crew import crew_of
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
@@ -109,7 +110,7 @@ class Waits:
             if sending.done() or (hangs and hangs <= set(self.ran) and len(self.ran) >= self._running(text)):
                 break
             await asyncio.sleep(0.001)
-        sending.cancel()
+        await crew_of(self.hf).leave()
         await asyncio.gather(sending, return_exceptions=True)
         self.torn = False
 

@@ -20,7 +20,7 @@ from holdfast.client.frame import Frame, return_type
 from holdfast.core.values import typed
 from holdfast.errors import Refused
 from holdfast.records.budget import TokenBudget
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits, Limits
 from holdfast.records.resume import Answer, Asked, FrameInfo
 from holdfast.records.usage import Usage
 
@@ -114,7 +114,7 @@ class AsyncFrame(AsyncFrameLine):
         """See Frame.left."""
         return await self._threads.run(lambda: self._frame.left)
 
-    async def limits(self) -> Limits:
+    async def limits(self) -> FrameLimits:
         """See Frame.limits."""
         return await self._threads.run(lambda: self._frame.limits)
 

@@ -76,8 +76,9 @@ class AsyncJournalView:
                     continue
                 if timeout is not None and ports.clock.monotonic() - last >= timeout:
                     return
-                try:
-                    await asyncio.wait_for(happened.wait(), reading.POLL_SECONDS)
+                try:  # Not by wait_for, which loses a cancellation that comes together with news.
+                    async with asyncio.timeout(reading.POLL_SECONDS):
+                        await happened.wait()
                 except TimeoutError:
                     pass  # Nothing here; another process may have written.
         finally:

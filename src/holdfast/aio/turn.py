@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
 from holdfast.aio.frame import AsyncFrame
 from holdfast.aio.threads import SHORT, Threads, gave, settle
+from holdfast.aio.turn_stream import heard
 from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
 from holdfast.client.turn import Turn
-from holdfast.client.turn_model import EMPTY_STREAM, LOOK_EVERY, used
 from holdfast.client.turn_opening import Lined, Wait
+from holdfast.client.turn_stream import EMPTY_STREAM, LOOK_EVERY, used
 from holdfast.core.wire.streaming import accumulator
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow.turn import turns
+from holdfast.flow.turn.waiting import caller
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -50,20 +53,20 @@ class AsyncCallModel(CallModel):
     async def stream(self, chunks: Any) -> AsyncIterator[str]:  # type: ignore[override]  # the same word, awaited here
         """See CallModel.stream. `chunks` is an async stream."""
         self._once()
-        turn, gathered, looked = self._turn, None, asyncio.get_running_loop().time()
-        async for chunk in chunks:
-            gathered = gathered or accumulator()
-            for delta in gathered.add(chunk):
-                if delta.kind == "text" and delta.text:
-                    turn._partial = Message(role="assistant", content=gathered.text)
-                    yield delta.text
-            now = asyncio.get_running_loop().time()
-            if turn._ended is None and now - looked > LOOK_EVERY:
-                looked = now
-                await self._threads.run(turn._heed_stop)
-            if turn._ended is not None:
-                self.answered = self._step.answered = True
-                return
+        turn, gathered = self._turn, None
+        async with aclosing(heard(turn, self._threads, chunks)) as pieces:
+            async for chunk in pieces:
+                if gathered is None:
+                    gathered = accumulator()
+                    turn._words = partial(getattr, gathered, "text")
+                for delta in gathered.add(chunk):
+                    if delta.kind == "text" and delta.text:
+                        yield delta.text
+        if turn._ended is None and (gathered is None or not gathered.ended):
+            await self._threads.run(turn._heed_stop)
+        if turn._ended is not None:
+            self.answered = self._step.answered = True
+            return
         if gathered is None:
             raise InvalidValue(EMPTY_STREAM)
         try:
@@ -122,6 +125,7 @@ class AsyncTurn(AsyncFrame):
     async def open(self) -> None:
         """See Turn.open. Waiting for others can be cancelled at any time."""
         self._turn._check_not_entered()
+        self._turn._opening.caller = caller(self._turn._ports, asyncio.current_task())
         steps = self._turn._opening.steps()
         while True:
             moving = self._threads.submit(SHORT, partial(next, steps, None))
@@ -155,8 +159,9 @@ class AsyncTurn(AsyncFrame):
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         wait.tell(lambda: loop.call_soon_threadsafe(ready.set))
-        try:
-            await asyncio.wait_for(ready.wait(), self._turn._opening.patience())
+        try:  # Not by wait_for, which loses a cancellation that comes together with our turn.
+            async with asyncio.timeout(self._turn._opening.patience()):
+                await ready.wait()
         except TimeoutError:
             return  # The opening sees that it was not called, and says so.
 
@@ -174,7 +179,8 @@ class AsyncTurn(AsyncFrame):
 
     async def usage(self) -> Usage:
         """See Turn.usage."""
-        return await self._threads.run(lambda: self._turn.usage)
+        known = self._turn._used
+        return await self._threads.run(lambda: self._turn.usage) if known is None else known
 
     # what comes next
 
@@ -188,13 +194,15 @@ class AsyncTurn(AsyncFrame):
 
     async def steps(self, at_once: int | None = None) -> list[Step]:
         """See Turn.steps."""
+        if self._turn._ended is not None:
+            return self._turn.steps(at_once)  # Nothing is read any more.
         return [self._awaited(step) for step in await self._threads.run(self._read_in, at_once)]
 
     def _read_in(self, at_once: int | None) -> list[Step]:
         steps = self._turn.steps(at_once)
         for step in steps:
             if isinstance(step, CallModel):
-                step.pack.read_in()  # So that nothing waits for the disk when it is rendered.
+                step.pack = step.pack.read_in()  # So that nothing waits for the disk when it is rendered.
         return steps
 
     def _awaited(self, step: Step) -> Step:
@@ -207,6 +215,19 @@ class AsyncTurn(AsyncFrame):
     async def stop(self, reason: str = turns.STOPPED) -> Done:
         """See Turn.stop."""
         return await self._threads.run(self._turn.stop, reason)
+
+    async def is_stopping(self) -> bool:
+        """See Turn.is_stopping."""
+        return await self._threads.run(self._turn.is_stopping)
+
+    async def stopping(self, timeout: float | None = None) -> str | None:
+        """See Turn.stopping. Race it against what takes long; it takes no thread while it waits."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while (reason := await self._threads.run(self._turn._stop_asked)) is None and not self._turn._is_over:
+                    await asyncio.sleep(LOOK_EVERY)
+                return reason
+        return None
 
     def __repr__(self) -> str:
         return f"Async{self._turn!r}"

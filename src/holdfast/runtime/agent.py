@@ -7,36 +7,23 @@ with what another one left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.aio.turn import AsyncTurn
 from holdfast.client.session import Session, spoken
-from holdfast.client.steps import Ask, Done
-from holdfast.client.turn import Turn
 from holdfast.client.turn_opening import Terms
-from holdfast.errors import FrameEnded, StaleEpoch
-from holdfast.flow.conversation import lines
-from holdfast.flow.stack.showing import current
 from holdfast.flow.turn import turns
-from holdfast.ports import Model
-from holdfast.records.frames import Limits
+from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import check_id, check_key
-from holdfast.records.messages import ToolDef
-from holdfast.records.usage import NANO_USD, Usage
-from holdfast.runtime.agent_rules import AgentRules
 from holdfast.runtime.crew import crew_of
-from holdfast.runtime.driving import Driver
-from holdfast.runtime.history import history_tools
 from holdfast.runtime.hub import Begun
 from holdfast.runtime.makeup import Makeup
-from holdfast.runtime.recovering import Recovering
-from holdfast.runtime.reply import AgentEvent, Reply, reply_of
+from holdfast.runtime.recovering import OnError, Recovering
+from holdfast.runtime.reply import AgentEvent, Reply
+from holdfast.runtime.sending import Sending
 from holdfast.runtime.tailing import Tail, following
-from holdfast.runtime.tools.sources import tools_from
-from holdfast.runtime.tools.tool import AnyTool
-from holdfast.runtime.within import check_outside, working_for
+from holdfast.runtime.within import waited_for_here
 
 if TYPE_CHECKING:
     from holdfast.aio.holdfast import AsyncHoldfast
@@ -68,9 +55,10 @@ class AsyncAgent(Generic[T]):
     ) -> Reply[T]:
         """Say something and get what came of it. Without a message it goes on with the turn that is live.
 
-        With a key it is safe to send again, from any process: what is done is not done again.
+        With a key it is safe to send again, from any process: what is done is not done again. If it is cancelled while
+        it waits for others, nothing is written; once its turn has begun that goes on, and `stop` is what ends it.
         """
-        return await self._crew.outcome(self._started(self._terms(message, key, if_busy, wait), session, thread))
+        return await self._send(self._terms(message, key, if_busy, wait), session, thread)
 
     async def stream(
         self,
@@ -91,7 +79,9 @@ class AsyncAgent(Generic[T]):
         tail, known = await self._hf._threads.run(self._listening, self._line(session, thread), terms)
         hub, place = self._crew.hub, self._place(session, thread)
         begun = Begun(hub, place)
-        running = self._started(terms, session, thread, begun)
+        sending = self._started(terms, session, thread, begun)
+        running = sending.task
+        assert running is not None, "it has just begun"
         try:
             if not known:  # What others do before it is its turn is theirs.
                 await asyncio.wait((begun.turn, running), return_when=asyncio.FIRST_COMPLETED)
@@ -101,9 +91,10 @@ class AsyncAgent(Generic[T]):
                 ear = begun.ear or hub.listen(place)
                 async for event in following(hub, self._hf._threads, tail, place, ear, running):
                     yield event
-            await self._crew.outcome(running)
+            await self._crew.outcome(sending)
         finally:
             begun.leave()
+            sending.take_back()
 
     async def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> AsyncIterator[AgentEvent]:
         """What happens in a conversation, from any process: behind an event, or from the turn that is under way.
@@ -112,7 +103,7 @@ class AsyncAgent(Generic[T]):
         """
         tail = await self._hf._threads.run(lambda: self._tail(self._line(session, thread)).go_to(after))
         hub, place = self._crew.hub, self._place(session, thread)
-        async for event in following(hub, self._hf._threads, tail, place, hub.listen(place)):
+        async for event in following(hub, self._hf._threads, tail, place, hub.listen(place, again=after is not None)):
             yield event
 
     async def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
@@ -121,12 +112,27 @@ class AsyncAgent(Generic[T]):
         found = Session(client._ports, client._acting, check_id(session, "session"), thread)
         return await self._hf._threads.run(found.stop, reason)
 
-    def recovering(self, *, every: float = 1.0, at_once: int = 16) -> AbstractAsyncContextManager[Recovering]:
+    def recovering(
+        self,
+        *,
+        every: float = 1.0,
+        at_once: int = 16,
+        tenants: str | Sequence[str] | None = None,
+        on_error: OnError | None = None,
+    ) -> AbstractAsyncContextManager[Recovering]:
         """In the background, take up what dead processes left, what was answered, and what a timer woke.
 
-        Of this tenant alone: use `agent.tenant(name).recovering()` for each of them.
+        Of the agent's own tenant; with `tenants="all"` of every one, or of those whose names are given. What fails is
+        told to `on_error`; without one it is warned of, once for each turn and kind of error. It is tried again anyway.
         """
-        return Recovering(self._hf, self._made.name, self._take_up, every=every, at_once=at_once)
+
+        def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
+            own = tenant == self._hf._client._acting.tenant
+            return (self if own else self.tenant(tenant))._take_up(session, thread)
+
+        return Recovering(
+            self._hf, self._made.name, take_up, every=every, at_once=at_once, tenants=tenants, on_error=on_error
+        )
 
     def tenant(self, name: str) -> AsyncAgent[T]:
         """The same agent for one tenant's conversations, and no others."""
@@ -143,84 +149,22 @@ class AsyncAgent(Generic[T]):
             tokens=self._made.tokens,
             limits=self._made.limits,
             agent=self._made.name,
+            loops=self._made.loops,
         )
 
-    def _started(self, terms: Terms, session: str, thread: str, begun: Begun | None = None) -> asyncio.Task[Reply[T]]:
+    def _started(self, terms: Terms, session: str, thread: str, begun: Begun | None = None) -> Sending[T]:
         """The work as a task of its own: it goes on when nobody listens, and a shutdown knows of it."""
-        check_outside(self._place(session, thread), terms.if_busy)
-        return self._crew.begin(self._sent(terms, session, thread, begun))
+        sending: Sending[T] = Sending(self._hf, self._made, terms, session, thread, begun)
+        with waited_for_here(self._hf._client._ports, asyncio.current_task()):
+            sending.task = self._crew.begin(sending.run())
+        return sending
+
+    async def _send(self, terms: Terms, session: str, thread: str, *, goes_on: bool = True) -> Reply[T]:
+        return await self._crew.outcome(self._started(terms, session, thread), goes_on=goes_on)
 
     async def _take_up(self, session: str, thread: str) -> Reply[T]:
         wait = self._hf._client._ports.settings.lease_ms / 1000 * 1.5
-        return await self._crew.outcome(self._started(self._terms(None, None, "queue", wait), session, thread))
-
-    async def _sent(self, terms: Terms, session: str, thread: str, begun: Begun | None) -> Reply[T]:
-        line = self._line(session, thread)
-        async with self._crew.lining_up(self._place(session, thread)) as lined:
-            model, tools = await self._crew.model(self._made.model), await tools_from(self._made.tools)
-            tools = {**(history_tools() if self._made.history else {}), **tools}
-            if not await self._hf._threads.run(self._is_there, line, thread):
-                await self._configured(session, thread, model, tools)
-            turn = self._turn(line, terms, tools)
-            turn.lined = lined
-            try:
-                async with turn:
-                    if not turn._turn._replayed:
-                        # Not before it is our turn: whoever worked until now is not to find another's instructions.
-                        await self._configured(session, thread, model, tools)
-                    driver = self._driver(turn, session, thread, model, tools)
-                    await driver.wrote()
-                    if begun is not None:
-                        begun.now(turn._turn._turn)
-                    ended = await self._driven(driver, turn.id, self._place(session, thread))
-                    return self._reply(ended, turn.id, session, await turn.usage())
-            except (FrameEnded, StaleEpoch):
-                done = await self._hf._threads.run(_ended_elsewhere, turn._turn)
-                if done is None:
-                    raise
-                return self._reply(done, turn.id, session, await turn.usage())
-
-    def _is_there(self, line: str, thread: str) -> bool:
-        client = self._hf._client
-        known = current(client._ports, client._acting, lines.session_of(line)).session
-        return known is not None and thread in known.threads
-
-    async def _configured(self, session: str, thread: str, model: Model, tools: Mapping[str, AnyTool]) -> None:
-        defined: list[ToolDef] = [tool.definition for tool in tools.values()]
-        await self._hf.session(
-            session, system=self._made.system, tools=defined or None, model=model.name, thread=thread
-        )
-
-    async def _driven(self, driver: Driver, turn: str, place: tuple[str, str]) -> Done | Ask:
-        try:
-            with working_for(place), self._crew.driving(place[0], turn, driver):
-                return await driver.run()
-        finally:
-            self._crew.hub.tell(place, "over", {})
-
-    def _driver(self, turn: AsyncTurn, session: str, thread: str, model: Model, tools: Mapping[str, AnyTool]) -> Driver:
-        hub, place = self._crew.hub, self._place(session, thread)
-        return Driver(
-            turn,
-            model,
-            tools,
-            self._hf._threads,
-            lambda kind, data: self._crew.soon(hub.tell, place, kind, data),
-            wrote=lambda written, actor: hub.wrote(place, (written, actor)),
-            session=session,
-            output=self._made.output.schema,
-            options=self._made.options,
-            budget_nano=None if self._made.budget_usd is None else round(self._made.budget_usd * NANO_USD),
-        )
-
-    def _turn(self, line: str, terms: Terms, tools: Mapping[str, AnyTool]) -> AsyncTurn:
-        client = self._hf._client
-        turn = Turn(client._ports, client._acting, line, terms, rules=AgentRules(tools), loops=self._made.loops)
-        turn._accepts = self._made.output.complaint
-        return AsyncTurn(turn, self._hf._threads)
-
-    def _reply(self, ended: Done | Ask, turn: str, session: str, usage: Usage) -> Reply[T]:
-        return reply_of(ended, self._made.output, turn=turn, session=session, usage=usage)
+        return await self._send(self._terms(None, None, "queue", wait), session, thread)
 
     def _line(self, session: str, thread: str) -> str:
         client = self._hf._client
@@ -236,7 +180,7 @@ class AsyncAgent(Generic[T]):
     def _listening(self, line: str, terms: Terms) -> tuple[Tail, bool]:
         """Where to listen from, and whether that is known before the turn is ours."""
         tail, client = self._tail(line), self._hf._client
-        wanted = turns.Wanted(messages=terms.messages, key=terms.key, limits=Limits())
+        wanted = turns.Wanted(messages=terms.messages, key=terms.key, limits=FrameLimits())
         known = turns.by_key(client._ports, client._acting, turns.place_of_turns(line), wanted)
         if known is not None:
             tail.note(known.place, again=True)
@@ -246,8 +190,3 @@ class AsyncAgent(Generic[T]):
 
     def __repr__(self) -> str:
         return f"AsyncAgent({self._made.name!r})"
-
-
-def _ended_elsewhere(turn: Turn) -> Done | None:
-    """What came of a turn that another process took over and ended; None if it is live."""
-    return turn._over() if turn._id is not None and turn._looked() is None else None

@@ -10,7 +10,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.connect import model_for
 from holdfast.core.codec import decode_event
@@ -37,6 +37,14 @@ def crew_of(hf: AsyncHoldfast) -> Crew:
         found = hf._threads.kept["crew"] = Crew(hf)
         hf._threads.endings.append(found.close)
     return found
+
+
+class Sent(Protocol[T]):
+    """Something that was begun and can be taken back until it is written."""
+
+    task: asyncio.Task[T] | None
+
+    def take_back(self) -> None: ...
 
 
 class Crew:
@@ -84,13 +92,19 @@ class Crew:
         finally:
             lined()
 
-    async def outcome(self, task: asyncio.Task[T]) -> T:
-        """What came of work. Who waits for it and was not cancelled hears why the work was."""
+    async def outcome(self, sending: Sent[T], *, goes_on: bool = True) -> T:
+        """What came of work. Who is cancelled takes back what has not begun; who is not hears why the work was.
+
+        Without `goes_on`, work that has begun is left as well when nobody waits for it.
+        """
+        task = sending.task
+        assert task is not None, "it was begun"
         try:
-            return await task
+            return await (asyncio.shield(task) if goes_on else task)
         except asyncio.CancelledError:
             waiting = asyncio.current_task()
             if not task.cancelled() or (waiting is not None and waiting.cancelling()):
+                sending.take_back()
                 raise
         if self._ports.leases.draining:
             raise Draining(LEFT)
@@ -174,8 +188,10 @@ class Crew:
         found: list[tuple[str, Any]] = []
         newest = self._ports.journal.position()
         for tenant in tenants:
-            query = Query(tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=STOPS)
-            found += [(tenant, decode_event(event).facts) for event in self._ports.journal.read(query)]
+            after = self._seen.get(tenant, newest)
+            while page := self._ports.journal.read(Query(tenant=tenant, after=after, until=newest, types=STOPS)):
+                found += [(tenant, decode_event(event).facts) for event in page]
+                after = page[-1].seq
             self._seen[tenant] = newest
         return found
 

@@ -16,23 +16,34 @@ from holdfast.aio.threads import STEPS, Threads
 from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
 from holdfast.client.steps import Ask, Done
 from holdfast.client.turn import Turn
-from holdfast.client.turn_model import used
-from holdfast.errors import ArgumentsUnfit, FrameSuspended, InvalidValue, ModelFailed, TooLarge, ToolPairingError
+from holdfast.client.turn_stream import used
+from holdfast.errors import (
+    ArgumentsUnfit,
+    FrameSuspended,
+    InvalidValue,
+    ModelFailed,
+    TooLarge,
+    ToolInterrupted,
+    ToolPairingError,
+    ToolTimedOut,
+)
 from holdfast.flow.stack.showing import current
 from holdfast.flow.turn import turns
+from holdfast.flow.turn.waiting import Work
 from holdfast.ports import Model
 from holdfast.records.calling import Delta, ModelCall, ModelReply
-from holdfast.records.messages import Message
-from holdfast.runtime.spending import Spending
+from holdfast.runtime.answering import answer, cancelled_itself
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.failures import failure_text
 from holdfast.runtime.tools.outcome import outcome_of
 from holdfast.runtime.tools.tool import AnyTool
-from holdfast.runtime.within import depth
+from holdfast.runtime.within import depth, tool_at_work
 
 Tell = Callable[[str, dict[str, Any]], None]
 LIVE_KINDS = frozenset({"rate_limited", "unavailable", "timeout", "cut", "unauthorised"})
 """Failures that say nothing about the request: the turn stays live and can be taken up again."""
+TRIES = 3
+"""How often a tool that may be retried is begun if each time nobody knows what came of it."""
 
 
 class Driver:
@@ -49,18 +60,21 @@ class Driver:
         session: str,
         output: dict[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
-        budget_nano: int | None = None,
         wrote: Callable[[int, int], None] = lambda line, actor: None,
     ) -> None:
         self._turn, self._model, self._tools, self._threads, self._tell = turn, model, tools, threads, tell
         self._session, self._output, self._options = session, output, dict(options or {})
         self._heard_of = wrote
-        self._spending = None if budget_nano is None else Spending(turn._turn, model.name, budget_nano)
         self._stopping = asyncio.Event()
 
     @property
     def _inner(self) -> Turn:
         return self._turn._turn
+
+    @property
+    def work(self) -> Work | None:
+        """The turn as something that others may wait for; None if it has ended before."""
+        return self._inner._opening.work
 
     def stop(self) -> None:
         """Somebody asked for the turn to stop: look at once."""
@@ -87,10 +101,6 @@ class Driver:
     # the model
 
     async def _call_model(self, step: AsyncCallModel) -> None:
-        refused = None if self._spending is None else await self._threads.run(self._spending.refusal)
-        if refused is not None:
-            await self._turn.stop(f"budget: {refused}")
-            return
         asked = ModelCall(pack=step.pack, call=step.call, output=self._output, options=self._options)
         try:
             reply = await self._heard(asked)
@@ -140,38 +150,34 @@ class Driver:
     async def _heard(self, asked: ModelCall) -> ModelReply | None:
         """The reply, while its pieces are passed on; None if somebody stopped it."""
         said: list[str] = []
+        self._inner._words = lambda: "".join(said)
 
         def say(delta: Delta) -> None:
             if delta.kind == "reset":
                 said.clear()
             elif delta.kind == "text":
                 said.append(delta.text)
-            if delta.kind in ("reset", "text"):
-                self._inner._partial = Message(role="assistant", content="".join(said)) if said else None
             self._tell("reset" if delta.kind == "reset" else "delta", {"text": delta.text, "kind": delta.kind})
 
-        replying = asyncio.ensure_future(self._model.reply(asked, say))
+        replying = asyncio.ensure_future(answer(self._model, asked, say))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((replying, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if replying.cancelled():  # Not from here: that ends the wait, not the reply.
+                raise cancelled_itself(self._model)
             if replying.done():
-                return self._whole(replying.result())
+                return replying.result()
+            self._stopping.clear()
             await _cancelled(replying)
             await self._threads.run(self._inner._heed_stop)
-            return None if self._inner._ended is not None else self._whole(await self._model.reply(asked, say))
         finally:
             stopping.cancel()
             if not replying.done():
                 await _cancelled(replying)
-
-    def _whole(self, reply: object) -> ModelReply:
-        if isinstance(reply, ModelReply):
-            return reply
-        raise ModelFailed(
-            f"The model {self._model.name} gave {type(reply).__name__} and no ModelReply. Correct its method reply.",
-            kind="malformed",
-            retryable=True,
-        )
+        if self._inner._ended is not None:
+            return None
+        say(Delta(kind="reset"))  # Nobody wants it stopped after all: it is said anew.
+        return await self._heard(asked)
 
     # tools
 
@@ -194,6 +200,10 @@ class Driver:
                 raise one
 
     async def _call_tool(self, step: AsyncCallTool) -> None:
+        """Call a tool. Only a model's own mistake is for the model to correct.
+
+        A call that was begun before, or whose arguments a person gave, fits: else its turn has asked about it.
+        """
         tool = self._tools.get(step.name)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
@@ -209,7 +219,11 @@ class Driver:
     async def _ran(self, step: AsyncCallTool, tool: AnyTool, args: Mapping[str, Any]) -> None:
         call = self._call(step, tool)
         try:
-            value = await tool.run(args, call, self._in_thread)
+            with tool_at_work():
+                value = await tool.run(args, call, self._in_thread)
+        except (ToolInterrupted, ToolTimedOut) as error:
+            await self._left_open(step, tool, failure_text(error))
+            return
         except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
             text = failure_text(error)
             await self._settled(step, lambda: step.fail(text))
@@ -220,6 +234,15 @@ class Driver:
         else:
             files = [file.data for file in came.files]
             await self._settled(step, lambda: step.done(came.result, files=files))
+
+    async def _left_open(self, step: AsyncCallTool, tool: AnyTool, text: str) -> None:
+        """A call was made and nobody knows what came of it: its tool says what is to be done then."""
+        if tool.if_unknown == "retry" and step.attempt < TRIES:
+            step.waits()  # Its intent stays open, as after a crash: it is begun again under its key.
+            return
+        kept = self._inner._tool_doubted if tool.if_unknown == "ask" else self._inner._tool_unknown
+        await self._settled(step, lambda: self._threads.run(kept, step._step, text))
+        step.waits()
 
     async def _settled(self, step: AsyncCallTool, outcome: Callable[[], Awaitable[object]]) -> None:
         """Journal an outcome, unless the tool has asked something meanwhile: then it waits, whatever it gave or raised.

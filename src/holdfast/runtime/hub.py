@@ -39,16 +39,23 @@ class Hub:
             self._said.pop(place, None)
         if kind == "over":
             self._reached.pop(place, None)
-        event = None if kind == "over" else _live(kind, data)
-        for ear in self._ears.get(place, ()):
-            ear.put_nowait(event)
+        ears = self._ears.get(place)
+        if ears:
+            event = None if kind == "over" else _live(kind, data)
+            for ear in ears:
+                ear.put_nowait(event)
 
-    def listen(self, place: tuple[str, str]) -> asyncio.Queue[Heard]:
-        """From now on; begins with how far the journal is, and what was said of the reply that is on its way."""
+    def listen(self, place: tuple[str, str], *, again: bool = False) -> asyncio.Queue[Heard]:
+        """From now on; begins with how far the journal is, and what was said of the reply that is on its way.
+
+        Who listens again may have heard a part of that, so it is told that the reply begins anew.
+        """
         ear: asyncio.Queue[Heard] = asyncio.Queue()
-        if place in self._reached:
-            ear.put_nowait(self._reached[place])
         said = "".join(self._said.get(place, ()))
+        if said or place in self._reached:
+            ear.put_nowait(self._reached.get(place))
+        if said and again:
+            ear.put_nowait(AgentEvent(kind="reset"))
         if said:
             ear.put_nowait(AgentEvent(kind="delta", text=said, data={"kind": "text"}))
         self._ears.setdefault(place, set()).add(ear)

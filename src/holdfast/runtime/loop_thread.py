@@ -1,7 +1,8 @@
 """A loop of its own in a background thread, for agents in code without asyncio.
 
 It begins with the first thing that is sent and ends with the client, which leaves what runs live. Whoever waits for
-something on it can be interrupted at any time; what was waited for is then stopped, and that is waited for.
+something on it can be interrupted at any time; what was waited for is then stopped, and that is waited for. Nobody
+waits for a loop that has ended, whatever ended it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,24 +42,27 @@ class LoopThread:
         self.models: dict[int, Any] = {}
         """Models that were given and are used on this loop: their connections to it are closed with it."""
         self.closed = False
-        self._waiters: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self._waiters = _Waiters()
         self._mutex = threading.Lock()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="holdfast-agents", daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(self._loop, self._waiters), name="holdfast-agents", daemon=True
+        )
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether it is of this process: no thread survives a fork."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        """Whether it runs, and is of this process: no thread survives a fork."""
+        return self._pid == os.getpid() and self._thread.is_alive() and not self._waiters.dismissed
 
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Start something on the loop."""
         with self._mutex:
-            if self.closed or not self.alive:
-                work.close()
-                raise Closed
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            begun = self._begun(work) if not self.closed and self.alive else None
+        if begun is None or begun.cancelled():
+            work.close()
+            raise Closed
+        return begun
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Something on the loop, to its end. If the wait is interrupted, so is the work, and it is waited for."""
@@ -69,7 +73,7 @@ class LoopThread:
                 "the agent of an open_async client."
             )
         began: list[asyncio.Task[R]] = []
-        ended = self._waiting()
+        ended = self._waiters.one_more()
 
         async def begun() -> None:
             began.append(asyncio.get_running_loop().create_task(work))
@@ -91,16 +95,12 @@ class LoopThread:
                 self.call(lambda: self._loop.call_soon(given_up))
             ended.wait()
             raise
-        if not began or not began[0].done() or began[0].cancelled():
-            raise Closed(f"The client was closed meanwhile. {LEFT}")
-        return began[0].result()
-
-    def _waiting(self) -> threading.Event:
-        """Set when what is waited for has ended, or the loop has: there may be work that no cancellation ends."""
-        ended = threading.Event()
-        with self._mutex:
-            self._waiters.add(ended)
-        return ended
+        if began and began[0].done() and not began[0].cancelled():
+            return began[0].result()
+        failure = self._waiters.failure
+        if failure is not None:
+            raise Closed(f"The thread that agents work in has ended: {failure!r:.200}. {LEFT}") from failure
+        raise Closed(f"The client was closed meanwhile. {LEFT}")
 
     def call(self, work: Callable[[], object]) -> None:
         """Call something on the loop, whenever it comes to it."""
@@ -109,38 +109,90 @@ class LoopThread:
     def close(self) -> None:
         """Leave what runs, live and resumable."""
         if not self.alive:
-            return
+            return  # Whoever waited for it was told.
         if threading.current_thread() is self._thread:
             raise Refused("A tool cannot close the client that it works for.")
         with self._mutex:  # What was begun before is there to be ended, and nothing is begun after.
             if self.closed:
                 return
             self.closed = True
-            ending = asyncio.run_coroutine_threadsafe(_ended(self.threads, list(self.models.values())), self._loop)
+            ending = self._begun(_ended(self.threads, list(self.models.values())))
         try:
             ending.result(timeout=PATIENCE + GRACE)
-        except TimeoutError:
-            pass  # Something keeps the loop and gives way to nobody.
+        except (TimeoutError, CancelledError):
+            pass  # Something keeps the loop and gives way to nobody, or has just ended it.
         finally:
             self._end()
 
     def _end(self) -> None:
         """Tell whoever waits. Work that heeds nothing has the loop for itself until it ends, or the process does."""
         self.threads.close()
-        ended = asyncio.run_coroutine_threadsafe(_all_done(), self._loop)
-        ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        with suppress(TimeoutError):
+        ended = self._begun(_all_done())
+        ended.add_done_callback(lambda _: self._stop())
+        with suppress(TimeoutError, CancelledError):
             ended.result(timeout=SOON)
             self._thread.join(timeout=GRACE)
-        for waiter in list(self._waiters):
-            waiter.set()
+        self._waiters.dismiss()
         self.threads.kept.clear()  # It would hold the client for as long as this is known.
         self.models.clear()
 
+    def _begun(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Something on the loop, or a future that is cancelled if that has just ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            nothing: Future[R] = Future()
+            nothing.cancel()
+            return nothing
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
+    def _stop(self) -> None:
+        with suppress(RuntimeError):  # It has stopped already.
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class _Waiters:
+    """Who waits for something on the loop: told when it has ended, for there may be work that no cancellation ends."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._events: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self.dismissed = False
+        self.failure: BaseException | None = None
+        """What ended the loop, if nobody wanted it to end."""
+
+    def one_more(self) -> threading.Event:
+        """Somebody is about to wait."""
+        event = threading.Event()
+        with self._mutex:
+            self._events.add(event)
+            if self.dismissed:
+                event.set()
+        return event
+
+    def dismiss(self, failure: BaseException | None = None) -> None:
+        """Nobody is to wait any more."""
+        with self._mutex:
+            self.dismissed, self.failure = True, self.failure or failure
+            for event in list(self._events):
+                event.set()
+
+
+def _run(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
+    """Run the loop until it is stopped. A task that wanted to end the process has ended itself, and no other one."""
+    failure: BaseException | None = None
+    try:
+        while True:
+            try:
+                loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue  # It is that task's result, for whoever waits for it.
+            return
+    except BaseException as error:  # noqa: BLE001  # Whatever it is, those who wait are to hear of it.
+        failure = error
+    finally:
+        waiters.dismiss(failure)
+        loop.close()
 
 
 def _noted(task: asyncio.Task[Any], ended: threading.Event) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.client.turn import LOOPS
 from holdfast.connect import model_for
-from holdfast.core.decide.amounts import check_limits
+from holdfast.core.decide.amounts import check_limits, nano_usd
 from holdfast.errors import InvalidValue
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
@@ -29,6 +29,7 @@ class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     history: bool = True
     limits: Limits | None = None
     tokens: int | None = None
+    budget: int | None = None
     budget_usd: float | None = None
     loops: int = LOOPS
     options: Mapping[str, Any] = {}
@@ -44,6 +45,7 @@ def makeup(
     history: bool = True,
     limits: Limits | None = None,
     tokens: int | None = None,
+    budget: int | None = None,
     budget_usd: float | None = None,
     loops: int = LOOPS,
     options: Mapping[str, Any] | None = None,
@@ -54,7 +56,9 @@ def makeup(
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
     if not isinstance(history, bool):
         raise InvalidValue(f"history is whether the agent may read its own past: True or False, not {history!r:.40}.")
-    _check_amounts(tokens, budget_usd, loops)
+    _check_amounts(tokens, budget, loops)
+    if budget_usd is not None:
+        nano_usd(budget_usd, "budget_usd")
     if options is not None and not isinstance(options, Mapping):
         raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
     return Makeup(
@@ -66,6 +70,7 @@ def makeup(
         history=history,
         limits=None if limits is None else check_limits(limits),
         tokens=tokens,
+        budget=budget,
         budget_usd=budget_usd,
         loops=loops,
         options=dict(options or {}),
@@ -79,11 +84,10 @@ def _check_model(model: Any) -> None:
         raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
 
 
-def _check_amounts(tokens: Any, budget_usd: Any, loops: Any) -> None:
+def _check_amounts(tokens: Any, budget: Any, loops: Any) -> None:
     if tokens is not None and (type(tokens) is not int or tokens < 0):
         raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
+    if budget is not None and (type(budget) is not int or budget < 1):
+        raise InvalidValue(f"budget must be a whole number of tokens for each pack, 1 or more, not {budget!r:.40}.")
     if type(loops) is not int or loops < 1:
         raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r:.40}.")
-    money = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool) and 0 < budget_usd < float("inf")
-    if budget_usd is not None and not money:
-        raise InvalidValue(f"budget_usd must be an amount above 0 in US dollars, not {budget_usd!r:.40}.")

@@ -6,7 +6,7 @@ turn live, as any other interruption does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,12 +14,14 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.session import Session
 from holdfast.errors import Closed
 from holdfast.flow.turn import turns
+from holdfast.ports import Ports
 from holdfast.records.ids import check_id
 from holdfast.runtime.agent import AsyncAgent
 from holdfast.runtime.loop_thread import LoopThread, loop_of
 from holdfast.runtime.makeup import Makeup
-from holdfast.runtime.recovering import Recovering
+from holdfast.runtime.recovering import OnError, Recovering
 from holdfast.runtime.reply import AgentEvent, Reply
+from holdfast.runtime.within import waited_for_here
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
@@ -60,9 +62,13 @@ class Agent(Generic[T]):
         loop = loop_of(self._hf)
 
         async def sent() -> Reply[T]:
-            return await self._on(loop).send(session, message, key=key, thread=thread, if_busy=if_busy, wait=wait)
+            agent = self._on(loop)
+            terms = agent._terms(message, key, if_busy, wait)
+            # Nobody but this thread knows of it: who interrupts it wants it left, and not to go on unseen.
+            return await agent._send(terms, session, thread, goes_on=False)
 
-        return loop.run(sent())
+        with waited_for_here(self._hf._ports):
+            return loop.run(sent())
 
     def stream(
         self,
@@ -77,6 +83,7 @@ class Agent(Generic[T]):
         """As `send`, with everything that happens on the way. Who stops listening does not stop the work."""
         loop = loop_of(self._hf)
         return _drawn(
+            self._hf._ports,
             loop,
             lambda: self._on(loop).stream(session, message, key=key, thread=thread, if_busy=if_busy, wait=wait),
         )
@@ -84,22 +91,30 @@ class Agent(Generic[T]):
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
         """What happens in a conversation, from any process: behind an event, or from the turn that is under way."""
         loop = loop_of(self._hf)
-        return _drawn(loop, lambda: self._on(loop).tail(session, after, thread=thread))
+        return _drawn(self._hf._ports, loop, lambda: self._on(loop).tail(session, after, thread=thread))
 
     def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
         """Have the turn that is under way stopped; what was shown is kept. False if there is none."""
         return Session(self._hf._ports, self._hf._acting, check_id(session, "session"), thread).stop(reason)
 
     @contextmanager
-    def recovering(self, *, every: float = 1.0, at_once: int = 16) -> Iterator[Recovering]:
+    def recovering(
+        self,
+        *,
+        every: float = 1.0,
+        at_once: int = 16,
+        tenants: str | Sequence[str] | None = None,
+        on_error: OnError | None = None,
+    ) -> Iterator[Recovering]:
         """In the background, take up what dead processes left, what was answered, and what a timer woke.
 
-        Of this tenant alone: use `agent.tenant(name).recovering()` for each of them.
+        Of the agent's own tenant; with `tenants="all"` of every one, or of those whose names are given. What fails is
+        told to `on_error`; without one it is warned of, once for each turn and kind of error. It is tried again anyway.
         """
         loop = loop_of(self._hf)
 
         async def begun() -> Recovering:
-            made = self._on(loop).recovering(every=every, at_once=at_once)
+            made = self._on(loop).recovering(every=every, at_once=at_once, tenants=tenants, on_error=on_error)
             return await made.__aenter__()
 
         at_work = loop.run(begun())
@@ -121,7 +136,7 @@ async def _left(at_work: Recovering) -> None:
     await at_work.__aexit__(None, None, None)
 
 
-def _drawn(loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> Iterator[AgentEvent]:
+def _drawn(ports: Ports, loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> Iterator[AgentEvent]:
     """An async iterator, drawn from a thread."""
     made: list[Any] = []
 
@@ -134,8 +149,12 @@ def _drawn(loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> I
         if made:
             await made[0].aclose()
 
+    def drawn() -> AgentEvent | None:
+        with waited_for_here(ports):
+            return loop.run(following())
+
     try:
-        while (event := loop.run(following())) is not None:
+        while (event := drawn()) is not None:
             yield event
     finally:
         with suppress(Closed):

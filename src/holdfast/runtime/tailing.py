@@ -27,6 +27,8 @@ from holdfast.runtime.reply import AgentEvent
 
 LOOK = 0.2
 """Seconds between looks at the journal, for what other processes write."""
+SILENT = 1
+"""Looks in a row at a conversation that rests, with nobody heard, until those are not waited for who work on it."""
 PAGE = 256
 
 
@@ -75,9 +77,9 @@ class Tail:
         view = None if live is None else turns.look(self._ports, self._acting, live)
         return view is None or view.step.next == "wait"
 
-    def read(self, until: tuple[int, int] | None = None) -> tuple[list[AgentEvent], bool]:
-        """What is new, up to some versions if they are given, and whether nothing more is to come for now."""
-        rests = until is None and self.rests()  # Looked at first: what ends meanwhile is read the next time.
+    def read(self, until: tuple[int, int] | None = None, *, quiet: bool = True) -> tuple[list[AgentEvent], bool]:
+        """What is new, up to some versions if they are given; if it is quiet, whether nothing is to come for now."""
+        rests = quiet and self.rests()  # Looked at first: what ends meanwhile is read the next time.
         found = [*self._events(self._place.line, self._line), *self._events(self._place.actor, self._actor)]
         told = []
         for event in self._up_to(sorted(found, key=lambda event: event.seq), until):
@@ -165,17 +167,20 @@ async def following(
     """What happens, until the turn has ended or waits; with `running` until that is done."""
     try:
         heard: Heard = None if ear.empty() else ear.get_nowait()
+        silent = 0
         while True:
-            over = running is not None and running.done() and ear.empty()
+            over = (running is not None and running.done() and ear.empty()) or silent > SILENT
             until = None if over else heard or hub.reached(place)
             assert not isinstance(until, AgentEvent), "what is said comes after how far the journal is"
-            told, rests = await threads.run(tail.read, until)
+            told, rests = await threads.run(tail.read, until, quiet=heard is None)
             for event in told:
                 yield event
                 if event.data.get("turn") is not None and event.data["turn"] == tail.turn:
                     return
-            if over or (running is None and rests and ear.empty()):
+            if (over or (running is None and rests and until is None)) and ear.empty():
                 return
+            # The journal says that nobody has anything to do: who says nothing either is not at work any more.
+            silent = silent + 1 if running is None and rests and not told and ear.empty() else 0
             heard = await _heard(ear, running)
             while isinstance(heard, AgentEvent):
                 yield heard
