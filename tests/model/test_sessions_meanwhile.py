@@ -34,7 +34,8 @@ PAIRS = 30
 """How many pairs are tried in `make test`, at one moment each; `make soak` tries all at all moments."""
 
 
-MINTED = re.compile(r"[0-9A-Z]{26}|(?<=data )[0-9]{9}")
+MINTED = re.compile(r"[0-9A-Z]{26}|(?<=data )[0-9]{9}|(?<=\[s)[0-9]+(?=\])")
+"""Ids, marks, and the version at which a summary was written: what came in between is not in it, and counts there."""
 
 
 def client(journal: Any, engine: Engine) -> Holdfast:
