@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import CallModel, CallTool, Done, TurnLeft
 from holdfast.client.turn import Turn
-from holdfast.flow.turn import calling
+from holdfast.flow.turn import calling, turns
 from tests.turns.agent_world import Gated
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
 
@@ -147,3 +147,70 @@ def test_an_agents_stop_wins_as_well() -> None:
 
     reply = asyncio.run(stopped())
     assert (reply.status, reply.reason) == ("stopped", "Enough.")
+
+
+def test_a_block_that_was_left_says_and_ends_nothing_more(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    stale = chat.turn("x", key="k")
+    stale.__enter__()
+    (step,) = stale.steps()
+    stale.__exit__(RuntimeError, RuntimeError(), None)
+    with chat.turn("x", key="k") as turn:
+        (mine,) = turn.steps()
+        for late in (
+            lambda: stale.stop("late"),
+            lambda: stale.append("late"),
+            lambda: stale.frame("late"),
+            lambda: step.done("late"),
+        ):
+            with pytest.raises(TurnLeft):
+                late()
+        mine.done("mine")
+        assert turn.steps()[0].text == "mine"
+    assert [message.text for message in chat.messages()] == ["x", "mine"]
+
+
+def test_a_stream_of_a_block_that_was_left_does_not_heed_a_stop(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    stale = chat.turn("x", key="k")
+    stale.__enter__()
+    (step,) = stale.steps()
+    stale.__exit__(RuntimeError, RuntimeError(), None)
+    with chat.turn("x", key="k") as turn:
+        turn.steps()
+        assert chat.stop("please")
+        chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "late"}}]}
+        with pytest.raises(TurnLeft):
+            list(step.stream(iter([chunk])))
+        assert turn.stop().reason == "stopped"
+    assert [message.text for message in chat.messages()] == ["x"]
+
+
+def test_who_looks_whether_to_stop_sees_every_end(hf: Holdfast) -> None:
+    chat = hf.session("a")
+    with chat.turn("x") as turn:
+        turn.steps()
+        assert not turn.is_stopping()
+        chat.reset()
+        assert turn.is_stopping(), "what it answers is gone"
+        assert turn.stopping(0) is not None
+        turn.stop()
+    with chat.turn("y", key="k") as turn:
+        (step,) = turn.steps()
+        other = hf.session("a")
+        assert other.stop("enough")
+        assert turn.stopping(0) == "enough"
+        step.done("late")
+        assert turn.steps()[0].status == "stopped"
+    assert not other.stop("again"), "there is nothing to stop"
+
+
+def test_a_stop_that_comes_too_late_says_so(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = hf.session("a")
+    with chat.turn("x") as turn:
+        (step,) = turn.steps()
+        live = turns.live_turn(hf._ports, hf._acting, turns.place_of_turns(chat._line))
+        step.done("bye")
+        assert turn.steps()[0].status == "done"
+    monkeypatch.setattr(turns, "live_turn", lambda *given: live)
+    assert chat.stop() is False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ActorBusy, Holdfast, Limits, ModelFailed, ModelReply
+from holdfast import ActorBusy, Holdfast, Limits, ModelFailed, ModelReply, Usage
 from holdfast.client.turn_opening import Opening
 from holdfast.flow.turn import limits
 from holdfast.records.messages import Message
@@ -82,9 +82,8 @@ def test_a_turn_in_time_is_joined(hf: Holdfast, clock: FrozenClock) -> None:
 
 def test_a_turn_that_has_made_its_calls_is_not_joined(hf: Holdfast) -> None:
     chat = hf.session("a", model="gpt-5-mini")
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     with chat.turn("first", key="k1", loops=1) as turn:
-        turn.steps()[0].done({"role": "assistant", "tool_calls": [call]})
+        turn.steps()[0].done({"role": "assistant", "tool_calls": [CALL]})
         turn.steps()[0].done("result")
     with chat.turn("second", key="k2", loops=1) as turn:
         turn.steps()[0].done("Yes.")
@@ -92,6 +91,34 @@ def test_a_turn_that_has_made_its_calls_is_not_joined(hf: Holdfast) -> None:
     with chat.turn("first", key="k1", loops=1) as turn:
         (over,) = turn.steps()
         assert (over.status, over.reason.split(":")[0]) == ("stopped", "loops")
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_a_turn_that_cost_what_it_may_is_not_joined(hf: Holdfast) -> None:
+    chat = hf.session("a", model="gpt-5-mini")
+    with chat.turn("first", key="k1", budget_usd=0.001) as turn:
+        said = {"role": "assistant", "tool_calls": [CALL]}
+        turn.steps()[0].done(said, usage=Usage(input=1_000, output=10, cost=2_000_000))
+        turn.steps()[0].done("result")
+    with chat.turn("second", key="k2", budget_usd=0.001) as turn:
+        turn.steps()[0].done("Yes.", usage=Usage(input=10, output=1, cost=10))
+        assert turn.steps()[0].status == "done"
+    with chat.turn("first", key="k1", budget_usd=0.001) as turn:
+        assert turn.steps()[0].reason == "budget: the turn has cost what it may cost."
+
+
+def test_a_turn_that_made_its_tool_calls_is_not_joined(hf: Holdfast) -> None:
+    chat = hf.session("a", model="gpt-5-mini")
+    few = Limits(tool_calls=1)
+    with chat.turn("first", key="k1", limits=few) as turn:
+        turn.steps()[0].done({"role": "assistant", "tool_calls": [CALL]})
+        turn.steps()[0].done("result")
+        turn.steps()[0].done({"role": "assistant", "tool_calls": [CALL]})
+    with chat.turn("second", key="k2", limits=few) as turn:
+        turn.steps()[0].done("Yes.")
+        assert turn.steps()[0].status == "done"
 
 
 def test_messages_that_join_dead_ends_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,9 @@ class Block:
                 leases.left(*place, self._epoch)
                 self._epoch = None
 
+    def _check_inside(self) -> None:
+        """Refuse what may not be done from outside of the block. A frame that has ended refuses by itself."""
+
     def _let_go(self, error: BaseException | None = None) -> None:
         if self._claimed:
             self._claimed = False

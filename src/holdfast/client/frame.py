@@ -43,6 +43,7 @@ class Frame(FrameLine):
         on_error: str = "fail",
     ) -> Frame:
         """A child of this frame, for a `with` block of its own. It sees the evidence that it inherits by its ids."""
+        self._check_inside()
         return Frame(
             self._ports,
             self._acting,

@@ -57,6 +57,7 @@ class FrameLine(Block):
         key: str | None = None,
     ) -> Message | list[Message]:
         """Text, a mapping, a Message or a provider's response; a list of them in one commit. See Session.append."""
+        self._check_inside()
         given = file_parts(message, files) if files else message
         found = saying.append(
             self._ports, self._acting, self.id, read(given, partial=partial), key=self._own(key), pinned=pinned

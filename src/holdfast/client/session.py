@@ -11,6 +11,7 @@ from holdfast.client.shown import SessionShown
 from holdfast.client.turn import LOOPS, Turn
 from holdfast.client.turn_opening import Terms, end_if_free
 from holdfast.client.turn_tools import ToolRules
+from holdfast.core.decide.amounts import nano_usd
 from holdfast.core.wire.reading import read
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import ruling
@@ -229,6 +230,7 @@ class Session(SessionShown):
             tokens=tokens,
             limits=limits,
             loops=loops,
+            cost=None if budget_usd is None else nano_usd(budget_usd, "budget_usd"),
         )
         rules = ToolRules(if_interrupted, needs_approval)
         how: Any = {"loops": loops, "budget": budget, "budget_usd": budget_usd, "on_error": on_error}
@@ -241,9 +243,8 @@ class Session(SessionShown):
         """
         place = turns.place_of_turns(self._line)
         live = turns.live_turn(self._ports, self._acting, place)
-        if live is None:
+        if live is None or not turns.request_stop(self._ports, self._acting, live, reason):
             return False
-        turns.request_stop(self._ports, self._acting, live, reason)
         end_if_free(self._ports, self._acting, live, reason)
         return True
 

@@ -74,15 +74,29 @@ def _said(*said: Any) -> str:
 
 
 def noted(step: CallTool, value: Any) -> Any:
-    """A result, and a word if a person changed what the model had asked for."""
+    """A result, and a word if it is not of what the model had asked for: a person changed that, or approved more."""
     if not step.edited:
         return value
-    note = f"[A person changed the arguments of this call to {msgspec.json.encode(step.args).decode()}.]"
+    used = msgspec.json.encode(step.args).decode()
+    note = f"[A person changed the arguments of this call to {used}.]"
+    if _is_filled_in(step):
+        note = f"[This call was made with the arguments that a person approved: {used}.]"
     if isinstance(value, str):
         return f"{note}\n{value}"
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         return [{"type": "text", "text": note}, *value]
     return {"note": note, "result": value}
+
+
+def _is_filled_in(step: CallTool) -> bool:
+    """Whether all that the model gave is used, and something beside it."""
+    try:
+        wrote = step.request.args
+    except InvalidValue:
+        return False
+    if not isinstance(wrote, dict) or not isinstance(step.args, dict):
+        return False
+    return all(value is None or step.args.get(name) == value for name, value in wrote.items())
 
 
 # questions

@@ -171,6 +171,10 @@ class Turn(ModelTurn):
         if not self._claimed:
             raise TurnLeft
 
+    def _check_inside(self) -> None:
+        if not self._replayed:
+            self._check_held()
+
     def steps(self, at_once: int | None = None) -> list[Step]:
         """Everything that can be done now: one step, or several tools that may run beside each other.
 
@@ -344,6 +348,7 @@ class Turn(ModelTurn):
         return self._stop(reason, "cancelled", usage=0 if self._partial is None else self._unreported())
 
     def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> Done:
+        self._check_held()
         for step in self._open.values():
             step.answered = True
         stopping.stop(

@@ -80,6 +80,9 @@ class ModelTurn(Frame):
     def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> Done:
         raise NotImplementedError
 
+    def _over(self) -> Done:
+        raise NotImplementedError
+
     def _check_held(self) -> None:
         raise NotImplementedError
 
@@ -221,13 +224,13 @@ class ModelTurn(Frame):
     # being stopped
 
     def is_stopping(self) -> bool:
-        """Whether somebody asked for the turn to stop. Look while your own code works; then end it with `stop`."""
+        """Whether the turn can only stop: somebody wants that, or what it answers is gone. Then end it with `stop`."""
         return self._stop_asked() is not None
 
     def stopping(self, timeout: float | None = None) -> str | None:
         """Wait until somebody asks for the turn to stop, and give the reason.
 
-        None after `timeout` seconds, or if the turn has ended with its reply.
+        None after `timeout` seconds, or once the turn has ended with its reply, whoever ended it.
         """
         clock = self._ports.clock
         end = None if timeout is None else clock.monotonic() + timeout
@@ -244,9 +247,11 @@ class ModelTurn(Frame):
 
     def _stop_asked(self) -> str | None:
         """Why the turn is to stop, or was stopped; None if nobody asked."""
+        if self._ended is None and self.id not in showing.current(self._ports, self._acting, self._stream).frames:
+            self._over()
         if self._ended is not None:
             return self._ended.reason
-        return turns.stop_requested(self._ports, self._acting, self._turn)
+        return turns.why_stopping(self._ports, self._acting, self._turn)
 
     def _heed_stop(self) -> None:
         """Stop if somebody asked for it."""

@@ -5,6 +5,7 @@
 | there is none | begins one |
 | is live and nobody works on it: its process died, or it waits for a person | joins it, and is answered with it |
 | … and it can only stop: somebody wants that, a limit is reached | has it stopped, then begins one of its own |
+| … and it is another agent's, whose tools this one has not | is refused with `ActorBusy`, unless it interrupts |
 | somebody works on it, `if_busy="queue"` | waits, then begins one of its own |
 | … `"reject"` | is refused with `ActorBusy`; nothing is written |
 | … `"interrupt"` | has it stopped, then begins one of its own |
@@ -36,6 +37,7 @@ from holdfast.records.messages import Message
 
 IF_BUSY = ("queue", "reject", "interrupt", "join")
 LOOK = 0.02
+INTERRUPTED = "Interrupted by a new message."
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     loops: int | None = None
     """Model calls that the turn may make, if that is to be looked at before something is said in it."""
+    cost: int | None = None
+    """What it may cost, in billionths of a US dollar, likewise."""
 
 
 class Lined:
@@ -249,7 +253,7 @@ class Opening:
             return
         if self._terms.if_busy == "interrupt":
             if live.frame not in self._interrupted:
-                turns.request_stop(self._ports, self._acting, live, "Interrupted by a new message.")
+                turns.request_stop(self._ports, self._acting, live, INTERRUPTED)
                 self._interrupted.add(live.frame)
             return
         joined = turns.join(self._ports, self._acting, live, self._wanted())
@@ -287,17 +291,40 @@ class Opening:
         with ports.observers.later(), ports.leases.taking(*self._here):
             try:
                 live = turns.live_turn(ports, acting, self.place)
-                if self._found is not None:
+                other = self._other_agent(self._found or live)
+                if self._found is not None and other is None:
                     self.epoch = turns.take(ports, acting, self._found)
                 elif live is None:
                     self._begin()
-                elif self._terms.messages and (ends := self._ends_anyway(live)):
+                elif self._found is None and self._terms.messages and (ends := self._ends_anyway(live, other)):
                     self._replace(live, *ends)  # What is said in it now would never be answered.
-                else:
+                    return True
+                elif other is None:
                     return self._join(live)
             except (ActorBusy, Conflict):
                 return False
+        if other is not None:
+            raise self._not_ours(other)
         return True
+
+    def _other_agent(self, turn: Place | None) -> str | None:
+        """Whose turn it is, if it is another agent's: it has tools and instructions that this one has not.
+
+        A loop of somebody's own is no agent, and knows itself what it takes up.
+        """
+        if turn is None or self._terms.agent is None:
+            return None
+        frame = current(self._ports, self._acting, turn.actor).frames.get(turn.frame)
+        agent = None if frame is None else turns.agent_of(self._ports, self._acting, turn.actor, frame)
+        return None if agent == self._terms.agent else agent
+
+    def _not_ours(self, other: str) -> ActorBusy:
+        said = "The message was said and is answered with it" if self._found is not None else "Nothing was written"
+        return ActorBusy(
+            f"Agent {other!r} has a turn of {self.place.line} that has not ended, and {self._terms.agent!r} cannot go "
+            f"on with it. {said}: answer its question, or let {other!r} go on with it, then send this again; or send "
+            "with if_busy='interrupt', which stops it and begins another."
+        )
 
     def _begin(self) -> None:
         if not self._terms.messages:
@@ -313,11 +340,16 @@ class Opening:
         elif not self._is_over():
             self.epoch = turns.take(self._ports, self._acting, taken.place)
 
-    def _ends_anyway(self, live: Place) -> tuple[str, str] | None:
+    def _ends_anyway(self, live: Place, other: str | None) -> tuple[str, str] | None:
         """Why a turn that nobody works on can only be stopped, and as what it ends; None if it can go on."""
-        if turns.is_stopping(self._ports, self._acting, live):
-            return turns.stop_requested(self._ports, self._acting, live) or turns.OVER, "cancelled"
-        why = limits.why_spent(self._ports, self._acting, live, self._terms.loops)
+        asked = turns.why_stopping(self._ports, self._acting, live)
+        if asked is not None:
+            return asked, "cancelled"
+        if other is not None and self._terms.if_busy == "interrupt":
+            return INTERRUPTED, "cancelled"
+        # What this agent may spend says nothing of the turn of another.
+        loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
+        why = limits.why_spent(self._ports, self._acting, live, loops, cost)
         return None if why is None else (why, "failed")
 
     def _replace(self, live: Place, why: str, status: str) -> None:

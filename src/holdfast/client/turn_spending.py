@@ -16,6 +16,7 @@ from holdfast.errors import InsufficientTokens
 from holdfast.flow.conversation.conversing import counting
 from holdfast.flow.stack.pricing import is_reported
 from holdfast.flow.stack.showing import current
+from holdfast.flow.turn.limits import check_cost
 from holdfast.ports import Acting, Ports
 from holdfast.records.messages import Message
 from holdfast.records.reports import Query
@@ -28,7 +29,7 @@ CALLS = ("model.responded", "model.failed")
 
 
 class OverBudget(InsufficientTokens):
-    """A turn that has cost what it may cost, or of which nobody knows what it cost: it ends."""
+    """A turn of which nobody knows what it cost: it ends."""
 
 
 def used_by(
@@ -53,10 +54,9 @@ class Spending:
     def check(self) -> None:
         """Refuse to call the model again."""
         why = self._unknown()
-        if why is None and (self._turn._whole.usage.cost or 0) >= self._budget:
-            why = "the turn has cost what it may cost."
         if why is not None:
             raise OverBudget(why)
+        check_cost(self._turn._whole.usage, self._budget)
 
     def _unknown(self) -> str | None:
         """A call of which nobody can say what it cost."""

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.client import tool_words
+from holdfast.client import approved, tool_words
 from holdfast.client.frame import Frame
 from holdfast.client.tool_words import shown_arguments
 from holdfast.core.call_words import call_words
 from holdfast.core.step import ToolStep
 from holdfast.core.tool_schemas import misfit, unsaid
 from holdfast.errors import InvalidValue, Refused
+from holdfast.flow.redacting import clean
 from holdfast.flow.stack import showing
 from holdfast.flow.turn import calling, questioning, turns
 from holdfast.flow.turn.calling import Beginning, Returned
@@ -201,7 +202,7 @@ class Settling:
         answer = questioning.newest_answer(self._ports, self._acting, self._turn, tool.call)
         question = None if tool.frame is None else tool.frame.question
         if answer is None or question is None or self._is_yes(one, question, answer):
-            return self._fitting(one, answer)
+            return self._fitting(one, answer, question)
         if question.call is not None:
             return _End(tool_words.found_out(answer))
         return _End(tool_words.denied(answer, begun_before=one.attempt > 2))
@@ -215,19 +216,43 @@ class Settling:
             return answer.approved is not False
         return answer.approved is True
 
-    def _fitting(self, one: Beginning, answer: Answer | None = None) -> Ready | _End | _Question:
-        """A call that is begun now, with what a person changed, if its tool takes it; else somebody is asked.
+    def _fitting(
+        self, one: Beginning, answer: Answer | None = None, question: Question | None = None
+    ) -> Ready | _End | _Question:
+        """A call that is begun now, with what a person changed or was shown, if its tool takes it; else one is asked.
 
-        What was begun before, and what a person gave, is never for the model to correct: it would call anew.
+        What was begun before, and what a person gave or approved, is never for the model to correct: it would call
+        anew, or not at all.
         """
         edited = None if answer is None else answer.arguments
         if edited is ERASED:
             return _End(tool_words.forgotten(one.attempt > 1))
-        new = one if edited is None else msgspec.structs.replace(one, arguments=edited)
-        why = self._unfit(new) if one.attempt > 1 or edited is not None else None
+        if edited is not None:
+            new = msgspec.structs.replace(one, arguments=edited)
+            why = self._unfit(new)
+            told = f"The arguments that were given do not fit: {why}"
+            return (new, answer) if why is None else self._again(one, told)
+        if answer is not None and answer.approved is True:
+            return self._approved(one, answer, question)
+        return (one, answer) if one.attempt == 1 or self._unfit(one) is None else self._whether(one)
+
+    def _approved(self, one: Beginning, answer: Answer, question: Question | None) -> Ready | _Question:
+        """A call with a yes, and no word of its arguments: those that were shown count, whatever the tool is by now."""
+        shown = self._was_shown(question)
+        kept = approved.as_shown(self._given(one), shown, self.shown(one), self._would_show(one))
+        new = one if kept is None else msgspec.structs.replace(one, arguments=kept)
+        why = self._unfit(new)
+        of_the_call = question is not None and (one.attempt == 1 or question.call is not None)
+        if why is None and of_the_call and approved.is_more(shown, self._would_show(new)):
+            why = approved.NEWER
         if why is None:
             return new, answer
-        told = None if edited is None else f"The arguments that were given do not fit: {why}"
+        gone = self._unfit(one) is not None  # Else what the tool uses by now can be approved as it is.
+        told = None if gone and one.attempt > 1 else f"It cannot run as it was approved: {why}"
+        return self._again(new if gone else one, told)
+
+    def _again(self, one: Beginning, told: str | None) -> _Question:
+        """Ask once more, as it was asked before."""
         return self._first(one, told) if one.attempt == 1 else self._whether(one, told=told)
 
     def _first(self, one: Beginning, told: str | None = None) -> _Question:
@@ -263,9 +288,24 @@ class Settling:
         return call_words(one.request, one.arguments, unsaid), self._shown(one, unsaid)
 
     def _shown(self, one: Beginning, unsaid: Mapping[str, Any]) -> Any:
-        changed = one.arguments
-        given = shown_arguments(one.request, self._ports.settings.nesting) if changed is None else changed
+        given = self._given(one)
         return {**given, **unsaid} if isinstance(given, dict) else given
+
+    def _given(self, one: Beginning) -> Any:
+        """What somebody wrote: the model, or a person who changed it."""
+        return shown_arguments(one.request, self._ports.settings.nesting) if one.arguments is None else one.arguments
+
+    def _was_shown(self, question: Question | None) -> Any:
+        """The arguments that a question holds."""
+        if question is None:
+            return None
+        return showing.field(
+            showing.event_at(self._ports, self._acting, self._turn.actor, question.version), "arguments"
+        )
+
+    def _would_show(self, one: Beginning) -> Any:
+        """The arguments that a question would hold now."""
+        return clean(self._ports, QuestionContent(reason="", arguments=self.shown(one))).arguments
 
     def shown(self, one: Beginning) -> Any:
         """The arguments that a call would be made with, for a person to look at."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.client.session import Session, spoken
 from holdfast.client.turn_opening import Terms
+from holdfast.core.decide.amounts import nano_usd
 from holdfast.flow.turn import turns
 from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import check_id, check_key
@@ -150,6 +151,7 @@ class AsyncAgent(Generic[T]):
             limits=self._made.limits,
             agent=self._made.name,
             loops=self._made.loops,
+            cost=None if self._made.budget_usd is None else nano_usd(self._made.budget_usd, "budget_usd"),
         )
 
     def _started(self, terms: Terms, session: str, thread: str, begun: Begun | None = None) -> Sending[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.codec import decode_event
+from holdfast.core.decide import calls
 from holdfast.core.decide.budgets import check_can_spend
 from holdfast.core.decide.calls import check_working
 from holdfast.errors import (
@@ -20,6 +21,7 @@ from holdfast.flow.turn import turns
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.reports import Query
+from holdfast.records.usage import Usage
 
 FAILURES = 25
 """Model calls of one turn that may fail in a row, each time that it is taken up, before it is given up."""
@@ -89,18 +91,39 @@ def check_not_failing(tally: Tally) -> None:
         raise FailsAlways(f"failed {tally.in_a_row} times in a row. Say something to try again.")
 
 
-def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None) -> str | None:
-    """Why a turn whose model is to be called next can only be stopped; None if it can go on."""
+def check_cost(usage: Usage, most: int | None) -> None:
+    """Refuse to go on with what has cost all that it may, in billionths of a US dollar."""
+    if most is not None and (usage.cost or 0) >= most:
+        raise InsufficientTokens("the turn has cost what it may cost.")
+
+
+def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
+    """Why a turn that nobody works on can only be stopped; None if it can go on, or if a person decides that."""
     view = turns.look(ports, acting, turn)
-    if view is None or view.step.next != "model":
+    if view is None:
         return None
     try:
-        state = current(ports, acting, turn.actor)
-        check_can_spend(check_working(state, turn.frame, ports.clock.now_ms()))
-        tally = tallied(ports, acting, turn)
-        check_not_failing(tally)
-        if loops is not None:
-            check_loops(tally.made, loops)
+        if view.step.next == "model":
+            _check_model(ports, acting, turn, loops, cost)
+        elif view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
+            _check_tool(ports, acting, turn, view.step.tools[0].call)
     except LimitExceeded as error:
         return reason_of(error)
     return None
+
+
+def _check_model(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> None:
+    frame = check_working(current(ports, acting, turn.actor), turn.frame, ports.clock.now_ms())
+    check_can_spend(frame)
+    check_cost(frame.usage, cost)
+    tally = tallied(ports, acting, turn)
+    check_not_failing(tally)
+    if loops is not None:
+        check_loops(tally.made, loops)
+
+
+def _check_tool(ports: Ports, acting: Acting, turn: Place, call: str) -> None:
+    """What beginning it would say; nothing is begun."""
+    state, now = current(ports, acting, turn.actor), ports.clock.now_ms()
+    if call not in state.frames:
+        calls.begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

@@ -15,7 +15,7 @@ from holdfast.core.codec import decode_event
 from holdfast.core.decide import lifecycle
 from holdfast.core.step import Said, TurnStep, turn_step
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
-from holdfast.flow.change import change
+from holdfast.flow.change import States, change
 from holdfast.flow.conversation import lines
 from holdfast.flow.redacting import clean
 from holdfast.flow.stack import owning
@@ -277,15 +277,20 @@ def call_message(ports: Ports, acting: Acting, turn: Place, call: str, tail: Seq
 # stopping
 
 
-def request_stop(ports: Ports, acting: Acting, turn: Place, reason: str | None = None) -> None:
-    """Ask whoever works on a turn to stop it. Asking twice is asking once."""
+def request_stop(ports: Ports, acting: Acting, turn: Place, reason: str | None = None) -> bool:
+    """Ask whoever works on a turn to stop it; False if it has ended by now. Asking twice is asking once."""
     content = None if reason is None else clean(ports, ReasonContent(reason=reason))
     draft = Draft(type="cancel.requested", facts=CancelRequested(frame=turn.frame), content=content)
 
-    def decide(states: object) -> dict[str, list[Draft]]:
+    def decide(states: States) -> dict[str, list[Draft]]:
+        stack.live_frame(states[turn.actor], turn.frame)
         return {turn.actor: [draft]}
 
-    change(ports, acting, (turn.actor,), decide, key=stop_key(turn.frame), same=lambda events: True)
+    try:
+        change(ports, acting, (turn.actor,), decide, key=stop_key(turn.frame), same=lambda events: True)
+    except FrameNotFound:
+        return False
+    return True
 
 
 def stop_key(frame: str) -> str:
@@ -293,10 +298,11 @@ def stop_key(frame: str) -> str:
     return f"{frame}/stop"
 
 
-def is_stopping(ports: Ports, acting: Acting, turn: Place) -> bool:
-    """Whether a turn is to end without a reply: somebody wants that, or there is nothing left to answer."""
-    line = current(ports, acting, turn.line).line
-    return is_gone(line, turn.started) or stop_requested(ports, acting, turn) is not None
+def why_stopping(ports: Ports, acting: Acting, turn: Place) -> str | None:
+    """Why a turn is to end without a reply: somebody wants that, or there is nothing left to answer; else None."""
+    asked = stop_requested(ports, acting, turn)
+    gone = asked is None and is_gone(current(ports, acting, turn.line).line, turn.started)
+    return OVER if gone else asked
 
 
 def _is_told_to_stop(ports: Ports, acting: Acting, turn: Place, state: StreamState) -> bool:
