@@ -182,7 +182,7 @@ if TYPE_CHECKING:
     from holdfast.aio.session import AsyncSession
     from holdfast.aio.state import AsyncState, AsyncStateStore, open_store_async
     from holdfast.aio.tools import AsyncHistoryTools
-    from holdfast.aio.turn import AsyncTurn
+    from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
     from holdfast.core.windows import Window
     from holdfast.documents import DocumentRoot
     from holdfast.fetching import HttpsFetcher
@@ -222,6 +222,8 @@ __all__ = [
     "Ask",
     "Asked",
     "AsyncAgent",
+    "AsyncCallModel",
+    "AsyncCallTool",
     "AsyncHistoryTools",
     "AsyncHoldfast",
     "AsyncSession",
@@ -430,6 +432,8 @@ _LATER = {
     "AsyncStateReader": "holdfast.aio.reading",
     "AsyncStateStore": "holdfast.aio.state",
     "AsyncToolCall": "holdfast.runtime.tools.call",
+    "AsyncCallModel": "holdfast.aio.turn",
+    "AsyncCallTool": "holdfast.aio.turn",
     "AsyncTurn": "holdfast.aio.turn",
     "Bytes": "holdfast.runtime.tools.outcome",
     "DocumentRoot": "holdfast.documents",

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import holdfast
-from examples import from_message_list, own_loop_anthropic, own_loop_openai
+from examples import from_message_list, own_loop_anthropic, own_loop_async, own_loop_openai
 from holdfast.testing import kill_everywhere
 from tests.examples.killed import careful, deadly, killed, points_passed, whole
 from tests.model_server import ModelServer
@@ -93,6 +93,18 @@ def test_the_loop_with_anthropics_sdk_streams_its_reply(
     assert server.requests[-1]["stream"] is True
 
 
+def test_the_loop_for_asyncio_streams_and_is_answered_once(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(own_loop_async, server, tmp_path, monkeypatch) == []
+    assert capsys.readouterr().out == "It is sunny in Oslo.\n"
+    assert server.requests[-1]["stream_options"] == {"include_usage": True}
+    with holdfast.open(tmp_path / "agent.db") as hf:
+        usage = hf.session("carol").usage
+        assert usage.cost_known
+        assert not usage.estimated
+
+
 def test_a_list_of_messages_comes_in_once_and_goes_on_in_turns(
     server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +146,21 @@ def test_the_loop_with_anthropics_sdk_is_killed_everywhere(anthropic_client: ant
         whole(hf, "bob", BOOK, "Done: table 4 is booked for Bob.")
 
     killed(run, world=Restaurant, check=check, answer=careful(lambda place: place.booked, "table 4 is booked for Bob"))
+
+
+def test_the_loop_for_asyncio_is_killed_everywhere(server: ModelServer) -> None:
+    async def run(hf: holdfast.AsyncHoldfast, asked: list[str]) -> None:
+        async def weather(city: str) -> str:
+            return str(deadly("weather", lambda: asked.append(city) or "sunny"))
+
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="none") as client:
+            await own_loop_async.work(hf, client, {"weather": weather}, OSLO, "req-3", lambda words: None)
+
+    def check(hf: holdfast.Holdfast, asked: list[str]) -> None:
+        assert asked in (["Oslo"], ["Oslo", "Oslo"]), "it only reads, so it may run again"
+        whole(hf, "carol", OSLO, "It is sunny.")
+
+    killed(run, world=list, check=check)
 
 
 def test_the_loop_that_moved_from_a_list_is_killed_everywhere(openai_client: openai.OpenAI) -> None:
