@@ -10,8 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
-from holdfast.client.turn_opening import Opening, Terms
+from holdfast.client.turn_opening import Opening
 from holdfast.client.turn_spending import Spending
+from holdfast.client.turn_terms import Terms
 from holdfast.flow.turn import calling, limits
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.calling import Delta, ModelCall

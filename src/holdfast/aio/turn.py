@@ -16,8 +16,8 @@ from holdfast.aio.threads import SHORT, Threads, gave, settle
 from holdfast.aio.turn_stream import heard
 from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
 from holdfast.client.turn import Turn
-from holdfast.client.turn_opening import Lined, Wait
 from holdfast.client.turn_stream import EMPTY_STREAM, LOOK_EVERY, used
+from holdfast.client.turn_terms import Lined, Wait
 from holdfast.core.wire.streaming import accumulator
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.flow.turn import turns

@@ -9,7 +9,8 @@ from typing import Any, overload
 from holdfast.client.files import file_parts
 from holdfast.client.shown import SessionShown
 from holdfast.client.turn import LOOPS, Turn
-from holdfast.client.turn_opening import Terms, end_if_free
+from holdfast.client.turn_opening import end_if_free
+from holdfast.client.turn_terms import Terms
 from holdfast.client.turn_tools import ToolRules
 from holdfast.core.decide.amounts import nano_usd
 from holdfast.core.wire.reading import read

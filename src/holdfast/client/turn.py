@@ -15,8 +15,9 @@ import msgspec
 from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
 from holdfast.client.tool_words import MAY_HAVE, TORN, asked_by, noted, unknown
 from holdfast.client.turn_model import UNSEEN, ModelTurn, Shown
-from holdfast.client.turn_opening import Opening, Terms
+from holdfast.client.turn_opening import Opening
 from holdfast.client.turn_spending import Spending
+from holdfast.client.turn_terms import Terms
 from holdfast.client.turn_tools import Settling, ToolFrame, ToolRules
 from holdfast.core.codec import decode_event
 from holdfast.core.decide.amounts import check_limits, nano_usd

@@ -17,13 +17,11 @@ between processes whoever sees it free first. Of several who interrupt the last 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 
-import msgspec
-
-from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
+from holdfast.client.turn_terms import Lined, Terms, Wait, check_terms
+from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, Refused
 from holdfast.flow.compaction import ruling
 from holdfast.flow.stack import owning
 from holdfast.flow.stack.showing import current
@@ -32,64 +30,11 @@ from holdfast.flow.turn.turns import Taken, Wanted
 from holdfast.flow.turn.waiting import Caller, Node, Waiting, Work, caller, waits
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
-from holdfast.records.frames import FrameLimits, Limits
+from holdfast.records.frames import FrameLimits
 from holdfast.records.messages import Message
 
-IF_BUSY = ("queue", "reject", "interrupt", "join")
 LOOK = 0.02
 INTERRUPTED = "Interrupted by a new message."
-
-
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants of a turn. No messages: go on with the one that is live."""
-
-    messages: tuple[Message, ...] = ()
-    key: str | None = None
-    if_busy: str = "queue"
-    wait: float | None = None
-    """Seconds to wait for others, at most."""
-    tokens: int | None = None
-    limits: Limits | None = None
-    agent: str | None = None
-    loops: int | None = None
-    """Model calls that the turn may make, if that is to be looked at before something is said in it."""
-    cost: int | None = None
-    """What it may cost, in billionths of a US dollar, likewise."""
-
-
-class Lined:
-    """Wait until it is our turn in this process."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.then: Callable[[], object] | None = None
-        self._mutex = threading.Lock()
-
-    def wake(self) -> None:
-        """It is our turn."""
-        with self._mutex:
-            self.event.set()
-            then = self.then
-        if then is not None:
-            then()
-
-    def tell(self, then: Callable[[], object]) -> None:
-        """Call this when it is our turn, at once if it is already."""
-        with self._mutex:
-            self.then = then
-            ready = self.event.is_set()
-        if ready:
-            then()
-
-
-Wait = Lined | float
-"""What an opening waits for: its place in the line, or some seconds."""
-
-
-def _check_wait(wait: object) -> None:
-    number = isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= threading.TIMEOUT_MAX
-    if wait is not None and not number:
-        raise InvalidValue(f"wait must be seconds, 0 or more, or None for as long as it takes, not {wait!r:.40}.")
 
 
 class Opening:
@@ -98,9 +43,7 @@ class Opening:
     def __init__(
         self, ports: Ports, acting: Acting, line: str, terms: Terms, limits: Callable[[], FrameLimits]
     ) -> None:
-        if terms.if_busy not in IF_BUSY:
-            raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
-        _check_wait(terms.wait)
+        check_terms(terms)
         self._ports, self._acting, self._terms, self._limits = ports, acting, terms, limits
         self.place = turns.place_of_turns(line)
         self._here = (acting.tenant, self.place.actor)

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.client.session import Session, spoken
-from holdfast.client.turn_opening import Terms
+from holdfast.client.turn_terms import Terms
 from holdfast.core.decide.amounts import nano_usd
 from holdfast.flow.turn import turns
 from holdfast.records.frames import FrameLimits

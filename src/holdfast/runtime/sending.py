@@ -16,7 +16,7 @@ from holdfast.aio.turn import AsyncTurn
 from holdfast.client.session import Session
 from holdfast.client.steps import Ask, Done
 from holdfast.client.turn import Turn
-from holdfast.client.turn_opening import Terms, Wait
+from holdfast.client.turn_terms import Terms, Wait
 from holdfast.errors import FrameEnded, StaleEpoch
 from holdfast.flow.conversation import lines, sessions
 from holdfast.flow.conversation.sessions import Given
