@@ -13,7 +13,10 @@ from tests.packs.pack_rules import MARKER, validity_problems
 
 WORDS = ("parcel", "order", "Hull", "refund", "17", "nuts", "häuser", "value", "{'a': 1}", "row:", "数据", "- item")
 MARK = "earlier messages are not shown"
+UNMARKED = "what is left out is not marked"
 QUESTION = "QUESTION"
+SHORT, LEFT = 400, 190
+"""Characters: up to so many a question is whole, and of a longer one about so many are left at least."""
 MARK_ROOM = 40
 """Tokens that are more than the mark takes."""
 
@@ -64,14 +67,18 @@ def problems(pack: ContextPack, questions: list[str]) -> list[str]:
         found.append(f"{pack.tokens} of {pack.budget}")
     requests = [str(pack.to_openai()), str(pack.to_responses()), str(pack.to_anthropic())]
     said = [message.text for message in pack.messages if message.role == "user"]
-    for question in questions:
-        shown = next((one for one in said if is_of(question, one)), None)
-        if shown is None:
-            found.append(f"{question:.12} is not shown")
-        elif not all(shown[:8] in request for request in requests):
+    shown = [next((one for one in said if is_of(question, one)), None) for question in questions]
+    if shown[0] is None or shown[-1] is None:
+        found.append("what began the turn is not shown, or what was said last in it")
+    if None in shown[1:] and any(shown[1 : shown.index(None, 1)]):
+        found.append("an older question is shown, and not a newer one")
+    for question, one in zip(questions, shown, strict=True):
+        if one is not None and not all(one[:8] in request for request in requests):
             found.append(f"{question:.12} is not told to everybody")
+        if one is not None and not has_words(question, one):
+            found.append(f"{question:.12} has no words: {one:.60}")
     if pack.conversation.truncated_count and may_be_marked(pack) and not all(MARK in one for one in requests):
-        found.append("what is left out is not marked")
+        found.append(UNMARKED)
     return found
 
 
@@ -81,6 +88,12 @@ def is_of(question: str, shown: str) -> bool:
     if mark is None:
         return " ".join(shown.split()) == " ".join(question.split())
     return question.startswith(shown[: mark.start()]) and question.endswith(shown[mark.end() :]) and mark.start() > 0
+
+
+def has_words(question: str, shown: str) -> bool:
+    """Whether enough is left of a question to be answered."""
+    mark = MARKER.search(shown)
+    return mark is None or (len(question) > SHORT and len(shown) - len(mark[0]) >= LEFT)
 
 
 def may_be_marked(pack: ContextPack) -> bool:

@@ -12,12 +12,12 @@ import pytest
 import holdfast
 from bench.counting import counting
 from holdfast import CallModel, ContextPack, Holdfast, Session, Turn
-from holdfast.core.pack import fitting
+from holdfast.core.pack import fitting, questions
 from holdfast.core.pack.fitting import _Attempt
 from holdfast.core.pack.sharing import evenly
 from holdfast.flow.context import asking, recent
 from holdfast.records.scope import parse_scope
-from tests.packs.questions_kit import MARK, call, is_of, least, packs_of_a_turn, problems, same, text, told
+from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
 from tests.scale import seeded, volume
 
 BUDGETS = (700, 1_500, 4_000)
@@ -69,10 +69,10 @@ def wrong(hf: Holdfast, name: str, worlds: int = WORLDS) -> Iterator[str]:
     assert hf._ports.recent is not None
     for _ in range(worlds):
         budget = rng.choice(BUDGETS)
-        for turn, pack, questions in packs_of_a_turn(hf, rng, budget=budget, rounds=ROUNDS):
-            yield from problems(pack, questions)
+        for turn, pack, said in packs_of_a_turn(hf, rng, budget=budget, rounds=ROUNDS):
+            yield from problems(pack, said)
             hf._ports.recent.clear()
-            yield from problems(turn.pack(budget), questions)
+            yield from problems(turn.pack(budget), said)
 
 
 def test_no_pack_of_a_turn_is_without_what_the_turn_answers(hf: Holdfast) -> None:
@@ -100,13 +100,13 @@ def test_a_turn_s_pack_is_shown_again_and_is_the_same_in_the_past_and_without_wh
 def test_at_exactly_the_least_budget_there_is_a_pack_and_more_never_loses_a_question(hf: Holdfast) -> None:
     rng = seeded("least")
     for _ in range(WORLDS // 2):
-        for turn, _, questions in packs_of_a_turn(hf, rng, budget=4_000, rounds=4):
+        for turn, _, said in packs_of_a_turn(hf, rng, budget=4_000, rounds=4):
             start = least(turn)
             for budget in (start, start + 1, start + 15, start + 60, start + 400, start * 4):
                 pack = turn.pack(budget)
-                said = [message for message in pack.messages if message.version >= (turn.info().turn or 0)]
                 assert pack.tokens <= budget
-                assert len([one for one in said if one.role == "user" and one.id]) == len(questions)
+                # At the least there is no room for the mark.
+                assert [one for one in problems(pack, said) if one != UNMARKED] == []
 
 
 # planted
@@ -128,7 +128,8 @@ def the_mark_has_no_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Attempt, "_mark_room", lambda self: 0)
 
 
-def questions_get_no_room(patch: pytest.MonkeyPatch) -> None:
+def questions_have_no_floor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(questions, "floored", lambda rounds, form: rounds.within(form, 0))
     patch.setattr(fitting, "evenly", lambda wanted, room: evenly(wanted, 0))
 
 
@@ -137,7 +138,7 @@ PLANTS = (
     what_was_said_before_the_end_is_not_read,
     only_what_began_the_turn_is_kept,
     the_mark_has_no_room,
-    questions_get_no_room,
+    questions_have_no_floor,
 )
 
 
@@ -176,6 +177,12 @@ def test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat: S
         assert 0.8 < question.tokens / newest.tokens < 1.25
         assert 1_400 < pack.tokens <= 1_500
         turn.stop()
+
+
+def test_a_huge_question_that_gets_no_room_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "evenly", lambda wanted, room: evenly(wanted, 0))
+    with pytest.raises(AssertionError):
+        test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat)
 
 
 def test_what_joined_a_turn_is_shown_beside_what_began_it(hf: Holdfast) -> None:

@@ -10,14 +10,16 @@
 
 What is critical is in every pack, or there is none: then `BudgetTooSmall` says how much it takes, and for what. A
 larger budget never loses something critical or asked for by name: those are counted at their shortest before anything
-grows. What the turn answers grows before the newest round does, whose outputs give way first; and before either does
-room is kept for the mark that earlier messages are not shown.
+grows. Of what the turn answers two questions are critical, and have a floor; others are taken as far as they fit. They
+grow before the newest round does, whose outputs give way first; and before either does room is kept for the mark that
+earlier messages are not shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.pack import questions
 from holdfast.core.pack.items import Item, ItemForm, in_order
 from holdfast.core.pack.older import Choosing, Older
 from holdfast.core.pack.reasons import decided
@@ -51,7 +53,7 @@ class _Attempt:
 
     def __init__(self, sources: Sources, limits: Limits, level: CompactionLevel) -> None:
         self._sources, self._limits, self._level = sources, limits, level
-        self._messages = self._room = self._total = self._included = self._held = 0
+        self._messages = self._room = self._total = self._included = self._held = self._joined = 0
         self._rounds, self._forms = sources.rounds, sources.forms
         self._items = in_order(sources.items)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
@@ -143,16 +145,18 @@ class _Attempt:
         self._room -= least
         if not self._bare:
             self._take_included()
+        whole = self._take_joined()
         self._held = self._mark_room()
-        if self._level is not CompactionLevel.MODERATE:
-            return True
+        if self._level is not CompactionLevel.MODERATE or not whole:
+            return whole
+        must = dict(self._shown)
         if not self._all_whole(critical, must, self._held):
             # Tool outputs give way to the mark, but no words of anybody do.
             self._held = self._held if any(map(_has_outputs, must.values())) else 0
         return self._all_whole(critical, must, self._held)
 
     def _must_rounds(self) -> dict[int, Form]:
-        """The newest round, those that are pinned and those that the turn answers.
+        """The newest round, those that are pinned, and the first and the newest that the turn answers.
 
         They are at their shortest if anything else may want the room.
         """
@@ -168,10 +172,31 @@ class _Attempt:
             must[newest] = self._rounds.fewer(whole, self._messages - pinned)
         self._messages -= sum(len(form.messages) for form in must.values())
         self._unshortened.update(must)
-        mark = 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
-        if not self._items and sum(form.tokens for form in must.values()) + mark <= self._room:
+        joined = {nth: self._form(nth) for nth in questions.joined(self._rounds, must, self._messages)}
+        self._unshortened.update(joined)
+        total = sum(form.tokens for form in (*must.values(), *joined.values()))
+        if not self._items and total + self._mark_tokens() <= self._room:
             return must
-        return {nth: self._rounds.within(form, 0) for nth, form in must.items()}
+        return {nth: questions.least(self._rounds, nth, form) for nth, form in must.items()}
+
+    def _take_joined(self) -> bool:
+        """What else the turn answers, at its shortest; False if this level shows all of it, and cannot.
+
+        It leaves half of the room to the newest round, as far as that wants it, and room for the mark.
+        """
+        wanted = questions.joined(self._rounds, self._shown, self._messages)
+        forms = {nth: questions.floored(self._rounds, self._unshortened[nth]) for nth in wanted}
+        all_of_it = self._level is CompactionLevel.MODERATE
+        room = self._room if all_of_it or not forms else self._asked_room(self._room - self._mark_tokens())
+        taken = questions.taken(forms, room)
+        self._shown.update(taken)
+        self._messages -= sum(len(form.messages) for form in taken.values())
+        self._joined = sum(form.tokens for form in taken.values())
+        self._room -= self._joined
+        return len(taken) == len(forms) or not all_of_it
+
+    def _mark_tokens(self) -> int:
+        return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
 
     def _take_included(self) -> None:
         """What was asked for by name, at its shortest, one after the other as far as their share goes."""
@@ -229,10 +254,14 @@ class _Attempt:
         """What the turn answers: all of it, or half of the room if the newest round wants the rest."""
         newest = self._rounds.number - 1
         asked = {nth: self._missing(nth) for nth in self._shown if nth != newest and self._rounds.asked(nth)}
-        room = self._said_room(wanted)
-        for nth, more in evenly(asked, max(room // 2, room - self._missing(newest)) if asked else 0).items():
+        room = self._asked_room(self._said_room(wanted) + self._joined) - self._joined if asked else 0
+        for nth, more in evenly(asked, room).items():
             self._lengthen(nth, more)
         return asked
+
+    def _asked_room(self, room: int) -> int:
+        """What the turn's questions may take of some room: the newest round may want half of it."""
+        return max(room // 2, room - self._missing(self._rounds.number - 1))
 
     def _said_room(self, wanted: int) -> int:
         """What the conversation may take, if critical evidence wants so much more."""
@@ -243,9 +272,12 @@ class _Attempt:
 
     def _lengthen(self, nth: int, more: int) -> None:
         """A round that is shown made longer by up to so many tokens."""
-        before = self._shown[nth].tokens
-        form = self._shown[nth] = self._rounds.within(self._unshortened[nth], before + more)
-        self._room -= form.tokens - before
+        short = self._shown[nth]
+        form = self._rounds.within(self._unshortened[nth], short.tokens + more)
+        if form.left_out > short.left_out:
+            return  # How much fits is found by trying: it may miss what is shown already.
+        self._shown[nth] = form
+        self._room -= form.tokens - short.tokens
 
     def _regrow(self, item: Item, more: int) -> int:
         """An item made longer by up to so many tokens; gives how many it took."""

@@ -29,7 +29,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Rounds
     form: Callable[[int], Form]
     shown: Mapping[int, Form]
-    """Rounds that are shown already: the newest, what is pinned, and what the turn answers."""
+    """Rounds that are shown already: the newest, what is pinned, and of what the turn answers as much as fits."""
     complete: bool
     summaries: tuple[Segment, ...]
     hidden: bool
@@ -44,7 +44,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     def chosen(self) -> Older:
         """As many summaries and rounds as fit, from a place where the window can stay."""
         mark = 0 if self.marker is None else self.marker.estimated_tokens
-        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown]
+        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._alone(nth)]
         # What a summary would take is not worth hiding silently what it does not stand for.
         for summed in (self.room, self.room - mark):
             summaries = self._fitting_summaries(summed)
@@ -67,6 +67,10 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
         first = self.rounds.reached(first, self.shown)
         return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
+
+    def _alone(self, nth: int) -> bool:
+        """Whether it is a question from before all that is at hand: no window reaches back to it."""
+        return nth < self.rounds.unbroken and self.rounds.asked(nth)
 
     def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
         """Forms, tokens and messages; those that are too far back to fit are not looked at, and take too much."""

@@ -11,7 +11,7 @@ REASONS: Final[dict[str, str]] = {
     "always": "always shown",
     "newest": "the newest round is always shown",
     "pinned": "pinned, so it is always shown",
-    "question": "what the turn answers is always shown",
+    "question": "the turn answers it, so it comes before older messages",
     "first": "the first instructions are always shown",
     "critical": "critical evidence is always shown",
     "asked_for": "asked for by name",

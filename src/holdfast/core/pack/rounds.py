@@ -56,6 +56,7 @@ class Rounds:
         """Those that somebody pinned, oldest first."""
         self.all_asked = _asked_rounds(talk, asked)
         """Those that the turn answers, oldest first."""
+        self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
         self.unbroken = _unbroken_from(talk, since)
         """From this one on none is missing between them."""
 
@@ -71,14 +72,18 @@ class Rounds:
         """Whether a round is what the turn answers: what is shown without it is no question."""
         return nth in self.all_asked
 
+    def answered(self, nth: int) -> bool:
+        """Whether it is one of the two questions that no pack of the turn is without: the first and the newest."""
+        return nth in self._answered
+
     def always(self, nth: int) -> bool:
-        """Whether a round is shown however old it is."""
+        """Whether a round comes before any other, however old it is."""
         return nth in self.all_pinned or nth in self.all_asked
 
     @property
     def kept(self) -> list[int]:
-        """Rounds that are shown however old they are, oldest first."""
-        return sorted({**self.all_pinned, **self.all_asked})
+        """Rounds that must be shown however old they are, oldest first."""
+        return sorted({*self.all_pinned, *self._answered})
 
     def reached(self, first: int, shown: Container[int]) -> int:
         """Where a window from a round on begins: what is shown in any case just before it is part of it."""

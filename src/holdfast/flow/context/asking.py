@@ -1,6 +1,7 @@
-"""What a live turn answers: the message that began it, and those that joined it. No pack of the turn is without them.
+"""What a live turn answers: the message that began it, and those that joined it.
 
-However long a turn gets, a model that is shown a tool's result and no question does not know what it is for.
+However long a turn gets, a model that is shown a tool's result and no question does not know what it is for. So no pack
+of the turn is without the first and the newest of them; the others are at hand for as long as there is room.
 """
 
 from __future__ import annotations
