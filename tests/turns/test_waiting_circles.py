@@ -108,7 +108,7 @@ def ring_of_agents(clients: list[Holdfast], if_busy: str, wait: float | None = P
             met.wait(PATIENCE)
             return str(agents[following].send(name(following), "hello", if_busy=if_busy, wait=wait).text)
 
-        script = {"go": [call("pass_on"), "Done."], "hello": "Hi."}
+        script = {"go": [call("pass_on"), "Done."], "hello": ["Hi."] * 3}
         agents.append(client.agent(f"a{number}", model=Scripted(script), tools=[pass_on], history=False))
     replies = at_once(*(lambda at=at: agents[at].send(name(at), "go") for at in range(size)))
     assert [reply.status for reply in replies] == ["done"] * size, replies
@@ -162,7 +162,7 @@ def test_agents_of_one_loop_as_well(size: int, if_busy: str) -> None:
                     reply = await agents[following].send(name(following), "hello", if_busy=if_busy, wait=PATIENCE)
                     return str(reply.text)
 
-                script = {"go": [call("pass_on"), "Done."], "hello": "Hi."}
+                script = {"go": [call("pass_on"), "Done."], "hello": ["Hi."] * 3}
                 agents.append(hf.agent(f"a{number}", model=Scripted(script), tools=[pass_on], history=False))
             sent = (agent.send(name(number), "go") for number, agent in enumerate(agents))
             replies = await asyncio.wait_for(asyncio.gather(*sent), 2 * PATIENCE)
@@ -194,8 +194,8 @@ def test_a_circle_that_is_streamed_is_refused_as_well(hf: Holdfast) -> None:
             told.append(str(caught.value))
         return "ok"
 
-    a = hf.agent("a", model=Scripted({"go": [call("wait_for_b"), "Done."], "hello": "Hi."}), tools=[wait_for_b])
-    b = hf.agent("b", model=Scripted({"go": [call("wait_for_a"), "Done."], "hello": "Hi."}), tools=[wait_for_a])
+    a = hf.agent("a", model=Scripted({"go": [call("wait_for_b"), "Done."], "hello": ["Hi."] * 3}), tools=[wait_for_b])
+    b = hf.agent("b", model=Scripted({"go": [call("wait_for_a"), "Done."], "hello": ["Hi."] * 3}), tools=[wait_for_a])
     came = at_once(lambda: a.send(name(0), "go").text, lambda: b.send(name(1), "go").text)
     assert (came, len(told)) == (["Done.", "Done."], 2)
     assert results_of(hf, 0) == "Hi."
@@ -225,7 +225,7 @@ def test_people_are_never_refused(hf: Holdfast) -> None:
         assert asked.wait(PATIENCE)
         return str(agent.send(name(number), "please", wait=PATIENCE).text)
 
-    said = {"hello": "Hi.", "please": "Yes."}
+    said = {"hello": ["Hi."] * 3, "please": "Yes."}
     a = hf.agent("a", model=Scripted({"go": [call("wait_for_b"), "Done."], **said}), tools=[wait_for_b])
     b = hf.agent("b", model=Scripted({"go": [call("wait_for_a"), "Done."], **said}), tools=[wait_for_a])
     sent = [lambda: a.send(name(0), "go").text, lambda: b.send(name(1), "go").text]
@@ -253,8 +253,8 @@ def test_an_agent_that_is_interrupted_gives_up_its_wait(hf: Holdfast) -> None:
         assert begun.wait(PATIENCE)
         return str(a.send(name(0), "hello", wait=PATIENCE).text)
 
-    a = hf.agent("a", model=Scripted({"go": [call("interrupt_b"), "Done."], "hello": "Hi."}), tools=[interrupt_b])
-    b = hf.agent("b", model=Scripted({"go": [call("wait_for_a"), "Done."], "hello": "Hi."}), tools=[wait_for_a])
+    a = hf.agent("a", model=Scripted({"go": [call("interrupt_b"), "Done."], "hello": ["Hi."] * 3}), tools=[interrupt_b])
+    b = hf.agent("b", model=Scripted({"go": [call("wait_for_a"), "Done."], "hello": ["Hi."] * 3}), tools=[wait_for_a])
     came = at_once(lambda: a.send(name(0), "go"), lambda: b.send(name(1), "go"))
     assert [reply.status for reply in came] == ["done", "stopped"]
     assert results_of(hf, 0) == "Hi."
@@ -362,7 +362,7 @@ def test_a_loop_of_ones_own_in_a_tool_works_for_the_turn_of_its_agent(hf: Holdfa
             told.append(str(caught.value))
             return finish(turn, "Done.")
 
-    script = {"go": [call("in_a_loop"), "Done."], "hello": "Hi."}
+    script = {"go": [call("in_a_loop"), "Done."], "hello": ["Hi."] * 3}
     agent = hf.agent("a", model=Scripted(script), tools=[in_a_loop], history=False)
     assert at_once(lambda: agent.send(name(0), "go").text, person) == ["Done.", "Done."]
     assert results_of(hf, 0) == "Hi."
@@ -458,9 +458,9 @@ def test_a_tool_that_was_given_up_keeps_nobody_waiting(hf: Holdfast) -> None:
         assert given_up.wait(PATIENCE)
         return str(a.send(name(0), "hello", wait=PATIENCE).text)
 
-    script = {"go": [call("impatient"), call("go_on"), "Done."], "hello": "Hi."}
+    script = {"go": [call("impatient"), call("go_on"), "Done."], "hello": ["Hi."] * 3}
     a = hf.agent("a", model=Scripted(script), tools=[impatient, go_on], history=False)
-    b = hf.agent("b", model=Scripted({"go": [call("patient"), "Done."], "hello": "Hi."}), tools=[patient])
+    b = hf.agent("b", model=Scripted({"go": [call("patient"), "Done."], "hello": ["Hi."] * 3}), tools=[patient])
     came = at_once(lambda: a.send(name(0), "go").text, lambda: b.send(name(1), "go").text)
     assert (came, results_of(hf, 1)) == (["Done.", "Done."], "Hi.")
     until(lambda: ("assistant", "Hi.") in spoken(hf, name(1)))
