@@ -402,8 +402,8 @@ What may be given when a journal is opened:
 
 TURN = """
 Made by `session.turn(…)`; iterating gives the steps below. It has the members of `Frame` besides: it is a root frame.
-On the async client it is an `AsyncTurn`, and its steps are `AsyncCallModel` and `AsyncCallTool`, whose outcomes are awaited. See
-[Turns](../concepts/turns.md).
+On the async client it is an `AsyncTurn`, and its steps are `AsyncCallModel` and `AsyncCallTool`, whose outcomes are
+awaited. See [Turns](../concepts/turns.md).
 """
 
 AGENTS = """
