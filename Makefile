@@ -39,6 +39,7 @@ $(PEERS)/.ready: requirements/peers.txt
 
 bench: setup $(PEERS)/.ready  ## ratios against the raw limit and peers; writes bench/results.json
 	$(BIN)/python -m bench
+	$(BIN)/python docs/generate.py
 
 docs: setup           ## the documentation as a site
 	$(BIN)/mkdocs build --strict --quiet

@@ -82,11 +82,12 @@ class Report:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._topics: dict[str, list[Line]] = {}
+        self._titles: dict[str, str] = {}
         self._others: dict[str, float | None] = {}
 
     def add(self, topic: str, title: str, lines: list[Line], seconds: float, others: float | None) -> None:
         """Show one topic's lines and keep them. `others` is how many cores other processes used meanwhile."""
-        self._topics[topic] = lines
+        self._topics[topic], self._titles[topic] = lines, title
         self._others[topic] = others
         table = Table(title=f"{title} ({topic}, {seconds:.0f} s)", title_justify="left", title_style="bold")
         for column in ("what", "measured", "bar", "", "note"):
@@ -130,6 +131,7 @@ class Report:
         """The same as JSON."""
         topics = {
             name: {
+                "title": self._titles[name],
                 "cores_used_by_others": None if (others := self._others[name]) is None else round(others, 2),
                 "lines": [_plain_line(line) for line in lines],
             }

@@ -45,6 +45,7 @@ from holdfast.records.events.work import TaskNode
 from holdfast.records.usage import Usage
 
 REFERENCE = Path(__file__).parent / "reference"
+RESULTS = Path(__file__).parent.parent / "bench" / "results.json"
 NOTICE = "<!-- Written by docs/generate.py from the code. Change the code, then run it. -->"
 
 
@@ -720,12 +721,36 @@ def _members(kind: type[Any]) -> str:
 LONGEST_DEFAULT = 80
 """A default that is longer, such as a whole prompt, is not spelled out."""
 
+
+def measured() -> str:
+    """The last whole run of the benchmarks."""
+    found = msgspec.json.decode(RESULTS.read_bytes())
+    run = found["measured_with"]
+    intro = f"""What `make bench` measured in one whole, undisturbed run of holdfast {run["holdfast"]}:
+Python {run["python"]}, SQLite {run["sqlite"]}, {run["system"]} with {run["cores"]} cores. Peers run in interleaved
+rounds of the same run, with their defaults or the safer setting that the note names. A ratio (`x`) is the median of its
+rounds; the note says how far they lie apart and what stands behind it, the bar which side is better. Times mean nothing
+on another machine: run it on yours."""
+    parts = []
+    for topic in found["topics"].values():
+        rows = [[line["what"], _amount(line), line.get("bar", ""), line["note"]] for line in topic["lines"]]
+        parts += [f"## {topic['title']}", table(("what", "measured", "bar", "note"), rows)]
+    return page("Measured", intro, *parts)
+
+
+def _amount(line: dict[str, Any]) -> str:
+    value = line["value"]
+    digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f} {line['unit']}".strip()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "events.md": events,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "cli.md": cli,
     "python.md": python,
+    "measured.md": measured,
 }
 
 
