@@ -18,7 +18,7 @@ from typing import Any
 import holdfast
 from holdfast import CallTool, Settings, tool
 from holdfast.client.holdfast import Holdfast
-from holdfast.client.turn import Turn
+from holdfast.client.turn_tools import ToolCalls
 from holdfast.model.scripted import Scripted, call
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume
@@ -172,13 +172,13 @@ def test_a_program_that_retries_payments_is_caught(tmp_path: Path, monkeypatch: 
     """Planted: the runtime runs what is torn again without asking. The same trial must notice."""
     warmed_up(tmp_path / "warm")
     monkeypatch.setattr("holdfast.core.step.torn_call", lambda torn: "retry")
-    original = Turn._tool_done
+    original = ToolCalls.done
 
-    def slow(self: Turn, step: CallTool, *args: Any, **how: Any) -> Any:
+    def slow(self: ToolCalls, step: CallTool, *args: Any, **how: Any) -> Any:
         time.sleep(0.02)  # Where the payment has happened, and the journal does not know it yet.
         return original(self, step, *args, **how)
 
-    monkeypatch.setattr(Turn, "_tool_done", slow)
+    monkeypatch.setattr(ToolCalls, "done", slow)
     random = seeded("planted")
     path = tmp_path / "a.db"
     World(tmp_path)

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.client.turn import CORRECTIONS, Turn
+from holdfast.client.turn import CORRECTIONS
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Counted
@@ -138,7 +138,7 @@ def test_corrections_are_counted_over_processes(hf: Holdfast) -> None:
 def test_a_planted_turn_without_the_bound_goes_on_to_its_last_loop(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Turn, "_said", lambda self: [])
+    monkeypatch.setattr("holdfast.flow.turn.spoken.said", lambda *where: [])
     model = Counted(lambda pack: "Here you are!")
     hf.agent("a", model=model, output=Order, loops=9).send(SESSION, "Go")
     assert model.asked == 9

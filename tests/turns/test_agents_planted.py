@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client.turn import Turn
-from holdfast.flow.turn import limits
+from holdfast.flow.turn import limits, spoken
 from holdfast.runtime.driving import Driver
 from holdfast.runtime.hub import Hub
 from holdfast.runtime.sending import Sending
@@ -48,7 +47,7 @@ def _folder() -> Path:
 FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
 PLANTS: list[tuple[Any, str, Any, Check]] = [
-    (Turn, "_last_words", lambda self: None, test_agents.test_too_many_loops_stop_it),
+    (spoken, "last_words", lambda *where: None, test_agents.test_too_many_loops_stop_it),
     (limits, "_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
         Hub,

@@ -14,7 +14,7 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
-from holdfast.client.turn_model import ModelTurn
+from holdfast.client.turn_model import ModelCalls
 from holdfast.flow.context import packing
 from holdfast.flow.turn import turns
 from holdfast.model.scripted import Scripted, call
@@ -148,7 +148,7 @@ def asks_at_every_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def packs_at_another_moment(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ModelTurn, "_is_at_hand", lambda self, view: False)
+    patch.setattr(ModelCalls, "is_at_hand", lambda self, view: False)
 
 
 def remembers_no_brief(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import CallModel, ModelFailed
 from holdfast.aio import turn_stream
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.turn_model import ModelTurn
+from holdfast.client.turn import Turn
 from holdfast.errors import InvalidValue
 from tests.model_server import Fault, model_server
 from tests.turns.agent_world import SESSION
@@ -205,15 +205,15 @@ def test_a_stream_that_does_not_let_itself_be_closed_is_left(monkeypatch: pytest
 
 def test_a_journal_that_cannot_be_read_for_a_moment_does_not_break_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    real = ModelTurn._stop_asked
+    real = Turn._stop_asked
 
-    def look(self: ModelTurn) -> str | None:
+    def look(self: Turn) -> str | None:
         looks.append(1)
         if len(looks) < 3:
             raise holdfast.Unavailable
         return real(self)
 
-    monkeypatch.setattr(ModelTurn, "_stop_asked", look)
+    monkeypatch.setattr(Turn, "_stop_asked", look)
 
     async def work(hf: AsyncHoldfast) -> None:
         assert (await stalled(hf, Source("One ", then=lambda: asyncio.sleep(60)), [])).status == "stopped"

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Scripted, ToolCall, tool
+from holdfast.client.tool_settling import Settling
 from holdfast.client.tool_words import CAREFUL
-from holdfast.client.turn_tools import Settling
 from holdfast.core.call_words import call_words
 from holdfast.errors import AlreadyAnswered, InvalidValue
 from holdfast.model.scripted import call

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
-from holdfast.client.turn_model import ModelTurn
+from holdfast.client.turn_model import ModelCalls
 from holdfast.errors import ActorBusy
 from holdfast.flow.context import evidence
 from holdfast.flow.turn import turns
@@ -145,14 +145,14 @@ def test_telemetry_is_told_while_nothing_is_held(tmp_path: Path) -> None:
     assert not any(spans.held)
 
 
-def whatever_is_shown_is_at_hand(self: ModelTurn, view: View) -> bool:
+def whatever_is_shown_is_at_hand(self: ModelCalls, view: View) -> bool:
     return view.step.next == "model" and view.step.call is None
 
 
 def test_a_moment_that_is_held_for_too_long_is_found(
     pair: tuple[Holdfast, Holdfast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ModelTurn, "_is_at_hand", whatever_is_shown_is_at_hand)
+    monkeypatch.setattr(ModelCalls, "is_at_hand", whatever_is_shown_is_at_hand)
     with pytest.raises(AssertionError):
         test_evidence_is_fetched_while_nothing_is_held(pair, monkeypatch)
     with pytest.raises(AssertionError):

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.turn_tools import Settling
+from holdfast.client.tool_settling import Settling
 from holdfast.core import step as steps
 from holdfast.errors import HoldfastError
 from holdfast.flow.stack import sweeping

@@ -27,7 +27,7 @@ from holdfast.client.holdfast import open as open_sync
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.state import StateStore
-from holdfast.client.turn import LOOPS
+from holdfast.client.turn_model import LOOPS
 from holdfast.flow.state import journaled as state
 from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
 from holdfast.records.effects import Operated

@@ -19,7 +19,7 @@ from holdfast.aio.summing import summarising
 from holdfast.aio.threads import Threads
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.session import Session
-from holdfast.client.turn import LOOPS
+from holdfast.client.turn_model import LOOPS
 from holdfast.flow.conversation.porting import Imported
 from holdfast.records.entries import SearchResult
 from holdfast.records.frames import Limits

@@ -17,7 +17,7 @@ from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
 from holdfast.client.state import StateReader, StateStore
-from holdfast.client.turn import LOOPS
+from holdfast.client.turn_model import LOOPS
 from holdfast.connect import Beside, connect
 from holdfast.errors import Refused
 from holdfast.flow.conversation import handing, listing, sessions

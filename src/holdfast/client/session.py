@@ -8,10 +8,11 @@ from typing import Any, overload
 
 from holdfast.client.files import file_parts
 from holdfast.client.shown import SessionShown
-from holdfast.client.turn import LOOPS, Turn
+from holdfast.client.tool_rules import ToolRules
+from holdfast.client.turn import Turn
+from holdfast.client.turn_model import LOOPS
 from holdfast.client.turn_opening import end_if_free
 from holdfast.client.turn_terms import Terms
-from holdfast.client.turn_tools import ToolRules
 from holdfast.core.decide.amounts import nano_usd
 from holdfast.core.wire.reading import read
 from holdfast.errors import InvalidMessage, InvalidValue

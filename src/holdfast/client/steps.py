@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.pack import ContextPack
+from holdfast.client.turn_stream import streamed
 from holdfast.core.values import plain, words
 from holdfast.core.wire.reading import read
 from holdfast.errors import InvalidMessage, InvalidValue, Refused
@@ -47,14 +48,14 @@ class CallModel(Step):
         """What the model answered: a provider's response, a message or text. Gives it as it is stored."""
         self._once()
         message = reply_of(response)
-        said = self._turn._model_done(self, message, usage, finish)
+        said = self._turn._model.done(self, message, usage, finish)
         self.answered = True
         return said
 
     def fail(self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0) -> None:
         """The model gave no answer. It is called again if that may help; else the turn ends here."""
         self._once()
-        self._turn._model_failed(self, error_words(error), retryable, usage)
+        self._turn._model.failed(self, error_words(error), retryable, usage)
         self.answered = True
 
     def stream(self, chunks: Iterable[Any]) -> Iterator[str]:
@@ -63,7 +64,7 @@ class CallModel(Step):
         If the turn is stopped meanwhile, what was shown is kept as a partial message and the stream ends.
         """
         self._once()
-        yield from self._turn._streamed(self, chunks)
+        yield from streamed(self._turn, self, chunks)
 
     def __repr__(self) -> str:
         return f"CallModel({self.model!r}, call={self.call!r})"
@@ -106,21 +107,21 @@ class CallTool(Step):
     def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
         """What the tool gave: text or plain data, and files to keep beside it. Gives the result as it is stored."""
         self._once()
-        said = self._turn._tool_done(self, plain(value), files=files)
+        said = self._turn._tools.done(self, plain(value), files=files)
         self.answered = True
         return said
 
     def fail(self, error: BaseException | str) -> Message:
         """The tool failed: the model is told, and the turn goes on."""
         self._once()
-        said = self._turn._tool_done(self, error_words(error), failed=True)
+        said = self._turn._tools.done(self, error_words(error), failed=True)
         self.answered = True
         return said
 
     def ask(self, reason: str, *, kind: str = "approval", **how: Any) -> str:
         """Ask a person first. The turn waits; with a yes the tool is called again, with a no the model is told."""
         self._once()
-        question = self._turn._tool_asks(self, reason, kind, how)
+        question = self._turn._tools.ask(self, reason, kind, how)
         self.answered = True
         return question
 

@@ -7,53 +7,41 @@ whatever stopped it, the same key goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-import msgspec
-
+from holdfast.client.frame import Frame
 from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
-from holdfast.client.tool_words import MAY_HAVE, TORN, asked_by, noted, unknown
-from holdfast.client.turn_model import UNSEEN, ModelTurn, Shown
+from holdfast.client.tool_rules import ToolRules
+from holdfast.client.tool_words import TORN
+from holdfast.client.turn_model import LOOPS, UNSEEN, ModelCalls, Shown
 from holdfast.client.turn_opening import Opening
-from holdfast.client.turn_spending import Spending
+from holdfast.client.turn_stream import LOOK_EVERY
 from holdfast.client.turn_terms import Terms
-from holdfast.client.turn_tools import Settling, ToolFrame, ToolRules
-from holdfast.core.codec import decode_event
-from holdfast.core.decide.amounts import check_limits, nano_usd
+from holdfast.client.turn_tools import ToolCalls, ToolFrame
+from holdfast.core.decide.amounts import check_limits
 from holdfast.core.decide.questions import due
 from holdfast.core.states import usage_of
-from holdfast.errors import (
-    FrameEnded,
-    InvalidValue,
-    LimitExceeded,
-    Refused,
-    StepUnanswered,
-    TurnLeft,
-)
-from holdfast.flow.compaction import ruling
-from holdfast.flow.conversation import lines
+from holdfast.errors import FrameEnded, LimitExceeded, Refused, StepUnanswered, TurnLeft
 from holdfast.flow.stack import asking, showing
-from holdfast.flow.turn import calling, questioning, stopping, turns
-from holdfast.flow.turn.calling import Beginning, Returned
+from holdfast.flow.turn import calling, spoken, stopping, turns
 from holdfast.flow.turn.limits import reason_of
 from holdfast.flow.turn.turns import Known, View
+from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.frames import FrameLimits
-from holdfast.records.ids import ulid_bytes
 from holdfast.records.messages import Message
-from holdfast.records.reports import Query
-from holdfast.records.resume import Answer, QuestionInfo
+from holdfast.records.resume import QuestionInfo
 from holdfast.records.usage import Usage
 
-LOOPS = 25
-"""Model calls of one turn, unless told otherwise."""
+S = TypeVar("S", bound=Step)
+
 CORRECTIONS = 3
 """How often a model is told that its reply does not have the form that was asked for."""
 
 
-class Turn(ModelTurn):
+class Turn(Frame):
     """One turn of a conversation. Use it in a `with` block and iterate; make one with `session.turn`."""
 
     def __init__(
@@ -72,18 +60,17 @@ class Turn(ModelTurn):
         self._opening = Opening(ports, acting, line, terms, self._frame_limits)
         place = self._opening.place
         super().__init__(ports, acting, place.actor, turns.goal_of(terms.messages), key=terms.key, on_error=on_error)
-        if not isinstance(loops, int) or isinstance(loops, bool) or loops < 1:
-            raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r}.")
-        self._terms, self._rules, self._budget = terms, rules or ToolRules(), budget
-        self._loops, self._made = loops, -1
-        self._spending = None if budget_usd is None else Spending(self, nano_usd(budget_usd, "budget_usd"))
+        self._terms = terms
+        self._model = ModelCalls(self, loops=loops, budget=budget, budget_usd=budget_usd)
+        self._tools = ToolCalls(self, rules or ToolRules())
         self._open: dict[str, Step] = {}
-        self._settling: Settling | None = None
         self._known: Known | None = None
         self._ended: Done | None = None
         self._used: Usage | None = None
+        """What its model calls used, once it has ended with a reply."""
         self._told = False
         self._words: Callable[[], str] = str
+        """What was shown of the reply that is on its way: put together when somebody wants it."""
         self._accepts: Callable[[Message], str | None] = lambda message: None
 
     # entering and leaving
@@ -132,6 +119,11 @@ class Turn(ModelTurn):
             self._opening.leave()
 
     # what it is
+
+    @property
+    def _place(self) -> Place:
+        """Where it is, once it was begun or taken up."""
+        return self._opening.taken
 
     @property
     def key(self) -> str | None:
@@ -215,19 +207,13 @@ class Turn(ModelTurn):
         """What comes next, and what a model is shown if that is it: both of one moment, where nothing is fetched."""
         with self._ports.journal.snapshot():
             view = self._view()
-            return view, None if view is None or not self._is_at_hand(view) else self._shown()
+            return view, None if view is None or not self._model.is_at_hand(view) else self._model.shown()
 
     def _view(self) -> View | None:
-        view = turns.look(self._ports, self._acting, self._turn, self._known)
+        view = turns.look(self._ports, self._acting, self._place, self._known)
         if view is not None:
             self._known = (view.versions[1], view.tail)
         return view
-
-    @property
-    def _calls(self) -> Settling:
-        if self._settling is None:
-            self._settling = Settling(self._ports, self._acting, self._turn, self._rules)
-        return self._settling
 
     def _next(self, at_once: int | None) -> list[Step]:
         while True:
@@ -235,10 +221,10 @@ class Turn(ModelTurn):
             if view is None:
                 return [self._over()]
             if view.step.next == "stop":
-                why = turns.stop_requested(self._ports, self._acting, self._turn)
+                why = turns.stop_requested(self._ports, self._acting, self._place)
                 return [self._stop(why or turns.OVER, "cancelled")]
             for call in view.unwanted:
-                calling.drop_tool(self._ports, self._acting, self._turn, call, TORN)
+                calling.drop_tool(self._ports, self._acting, self._place, call, TORN)
             if view.unwanted:
                 continue
             if view.step.next == "wait":
@@ -251,8 +237,8 @@ class Turn(ModelTurn):
                     continue
                 return [done]
             if view.step.next == "model":
-                return [self._call_model(view, shown)]
-            steps = self._call_tools(view, at_once)
+                return [self._model.begin(view, shown)]
+            steps = self._tools.begin(view, at_once)
             if steps:
                 return list(steps)
 
@@ -269,54 +255,26 @@ class Turn(ModelTurn):
         own = [view.frame.question] if view.frame.question is not None else waiting
         return tuple(showing.question(self._ports, self._acting, one.id) for one in own)
 
-    # tools
+    # what its steps came to
 
-    def _call_tools(self, view: View, at_once: int | None) -> list[CallTool]:
-        begin: list[tuple[Beginning, Answer | None]] = []
-        for tool in view.step.tools:
-            if tool.next == "wait" or (at_once is not None and len(begin) >= at_once):
-                continue
-            ready = self._calls.ready(view, tool)
-            if ready is not None:
-                begin.append(ready)
-        if begin:
-            calling.begin_tools(self._ports, self._acting, self._turn, [one for one, _ in begin])
-        return [
-            self._opened_step(
-                one.request.id,
-                CallTool(self, one.request, attempt=one.attempt, answer=answer, args=one.arguments),
-            )
-            for one, answer in begin
-        ]
+    def _handed_out(self, key: str, step: S) -> S:
+        """A step that whoever runs the loop has now."""
+        self._open[key] = step
+        return step
 
-    def _tool_done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
-        return self._tool_ended(step, Returned(result=noted(step, value), failed=failed), files)
+    def _learn(self, *messages: Message) -> None:
+        """Messages that were just written need not be read, if nothing came between them and what is known."""
+        known = self._known
+        for message in messages:
+            follows = known is not None and message.version == known[0] + 1
+            known = (message.version, (*known[1], message)) if known is not None and follows else None
+        self._known = known
 
-    def _tool_unknown(self, step: CallTool, text: str) -> Message:
-        """Nobody knows what came of a call: the model is told so."""
-        return self._tool_ended(step, unknown(noted(step, text)))
-
-    def _tool_ended(self, step: CallTool, came: Returned, files: Sequence[bytes] = ()) -> Message:
-        self._check_held()
-        said = calling.end_tool(self._ports, self._acting, self._turn, step.request, came, files=files)
-        step.answered = True
-        if not said.id:
-            return said
-        self._learn(said)
-        ruling.after_append(self._ports, self._acting, self._turn.line, [said])
-        return said
-
-    def _tool_asks(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
-        self._check_held()
-        one = Beginning(request=step.request, arguments=step._args)
-        content = asked_by(reason, self._calls.shown(one), **how)
-        return questioning.ask_first(self._ports, self._acting, self._turn, one, content, kind=kind)
-
-    def _tool_doubted(self, step: CallTool, why: str) -> None:
-        """Nobody knows what came of a call, and a person is to say what to do: its question is about the call."""
-        self._check_held()
-        one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
-        self._calls.ask_whether(one, why.removesuffix(MAY_HAVE))
+    def _learn_of_pack(self) -> None:
+        """Nothing was said since the pack that was just journaled."""
+        state = self._ports.states.get(self._acting.tenant, self._place.line)
+        packed_last = state is not None and state.line is not None and state.line.packed == state.version
+        self._known = (state.version, ()) if state is not None and packed_last else None
 
     def tool_frame(self, step: CallTool) -> ToolFrame:
         """The frame that works for a tool call, for code that runs in it."""
@@ -329,15 +287,19 @@ class Turn(ModelTurn):
         reply = view.tail[-1]
         complaint = self._accepts(reply)
         if complaint is not None:
-            corrected = [one for one in self._said() if one.role == "user" and one.synthetic and one.text != UNSEEN]
-            if len(corrected) >= CORRECTIONS:
+            if self._corrected() >= CORRECTIONS:
                 return self._stop(f"output: {complaint}", "failed")
             self.append(Message(role="user", content=complaint, synthetic=True))
             return None
-        if not calling.finish(self._ports, self._acting, self._turn, reply, release=self._epoch):
+        if not calling.finish(self._ports, self._acting, self._place, reply, release=self._epoch):
             return None
         self._left(Done(self, "done", reply))
         return self._ended
+
+    def _corrected(self) -> int:
+        """How often the model was told so far that what it said is not acceptable."""
+        said = spoken.said(self._ports, self._acting, self._place)
+        return sum(one.role == "user" and one.synthetic and one.text != UNSEEN for one in said)
 
     def stop(self, reason: str = turns.STOPPED) -> Done:
         """End the turn here: what was shown is kept as a partial message, open calls get a result that says so."""
@@ -355,7 +317,7 @@ class Turn(ModelTurn):
         stopping.stop(
             self._ports,
             self._acting,
-            self._turn,
+            self._place,
             reason=reason,
             status=status,
             partial=self._partial,
@@ -363,43 +325,73 @@ class Turn(ModelTurn):
             begun=[one.call for one in self._open.values() if isinstance(one, CallModel) and not one.repeated],
             release=self._epoch,
         )
-        self._left(Done(self, "stopped", self._last_words(), reason))
+        self._left(Done(self, "stopped", spoken.last_words(self._ports, self._acting, self._place), reason))
         assert self._ended is not None
         return self._ended
 
-    def _last_words(self) -> Message | None:
-        """What a turn without a final reply has to show: the last thing that the model said in it."""
-        spoken = [message for message in self._said() if message.role == "assistant" and message.text]
-        return spoken[-1] if spoken else None
-
-    def _said(self) -> list[Message]:
-        """What was said in this turn, oldest first."""
-        found: list[Message] = []
-        query = Query(
-            tenant=self._acting.tenant, stream=self._turn.line, after=self._turn.started - 1, types=lines.APPENDED
-        )
-        while page := self._ports.journal.read(query):
-            for event in map(decode_event, page):
-                (message,) = lines.decoded(self._ports, self._acting, [event])
-                if message.role == "user" and event.facts.frame not in (None, self.id):
-                    return found  # Another turn begins.
-                if event.facts.frame == self.id or message.role == "user":
-                    found.append(message)  # What others noted down meanwhile is not this turn's.
-            query = msgspec.structs.replace(query, after=page[-1].version)
-        return found
-
     def _over(self) -> Done:
         """A turn that has ended before, with what came of it."""
-        info = showing.frame_info(self._ports, self._acting, self.id)
-        named = next((result.ref for result in reversed(info.results) if result.kind == calling.REPLY), None)
-        message = self._last_words() if named is None else self._message(named)
-        reason = info.error if isinstance(info.error, str) else None
-        self._ended = Done(self, "done" if info.status == "completed" else "stopped", message, reason)
+        came = spoken.outcome(self._ports, self._acting, self._place)
+        self._ended = Done(self, "done" if came.completed else "stopped", came.message, came.reason)
         return self._ended
 
-    def _message(self, id: str) -> Message | None:
-        stored = self._ports.journal.event(self._acting.tenant, ulid_bytes(id))
-        return None if stored is None else lines.read_message(self._ports, self._acting, stored, pinned=False)
+    def _left(self, done: Done) -> None:
+        """The turn has ended, and its lease with it."""
+        self._ended = done
+        if self._epoch is not None and not self._ports.leases.holds(self._acting.tenant, self._stream):
+            self._epoch = None
+
+    # being stopped
+
+    def is_stopping(self) -> bool:
+        """Whether the turn can only stop: somebody wants that, or what it answers is gone. Then end it with `stop`."""
+        return self._stop_asked() is not None
+
+    def stopping(self, timeout: float | None = None) -> str | None:
+        """Wait until somebody asks for the turn to stop, and give the reason.
+
+        None after `timeout` seconds, or once the turn has ended with its reply, whoever ended it.
+        """
+        clock = self._ports.clock
+        end = None if timeout is None else clock.monotonic() + timeout
+        while (reason := self._stop_asked()) is None and not self._is_over:
+            left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - clock.monotonic())
+            if left <= 0:
+                return None
+            clock.sleep(left)
+        return reason
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ended is not None or self._replayed
+
+    def _stop_asked(self) -> str | None:
+        """Why the turn is to stop, or was stopped; None if nobody asked."""
+        if self._ended is None and self.id not in showing.current(self._ports, self._acting, self._stream).frames:
+            self._over()
+        if self._ended is not None:
+            return self._ended.reason
+        return turns.why_stopping(self._ports, self._acting, self._place)
+
+    def _heed_stop(self) -> None:
+        """Stop if somebody asked for it."""
+        reason = turns.stop_requested(self._ports, self._acting, self._place)
+        if reason is not None and self._ended is None:
+            self._stop(reason, "cancelled", usage=self._unreported())
+
+    @property
+    def _partial(self) -> Message | None:
+        """What was shown of a reply that is not whole, as a message."""
+        text = self._words()
+        return Message(role="assistant", content=text) if text else None
+
+    def _unreported(self) -> Usage:
+        """What the call that is under way has used, as far as can be said: it was shown its pack.
+
+        What it used when somebody else made it before is counted where it is given up.
+        """
+        shown = [step for step in self._open.values() if isinstance(step, CallModel) and not step.answered]
+        return Usage.estimate(sum(step.pack.tokens for step in shown))
 
     def __repr__(self) -> str:
         return f"Turn({self._content.goal!r}, id={self._id!r})"

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from holdfast.core.codec import decode_event
 from holdfast.core.counting import framing_of, message_tokens
 from holdfast.errors import InsufficientTokens
 from holdfast.flow.conversation.conversing import counting
 from holdfast.flow.stack.pricing import is_reported
 from holdfast.flow.stack.showing import current
-from holdfast.flow.turn.limits import check_cost
+from holdfast.flow.turn.limits import check_cost, outcomes
 from holdfast.ports import Acting, Ports
 from holdfast.records.messages import Message
-from holdfast.records.reports import Query
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
-    from holdfast.client.turn_model import ModelTurn
-
-CALLS = ("model.responded", "model.failed")
+    from holdfast.client.turn import Turn
 
 
 class OverBudget(InsufficientTokens):
@@ -46,7 +40,7 @@ def used_by(
 class Spending:
     """What one turn has cost, against what it may cost in billionths of a US dollar."""
 
-    def __init__(self, turn: ModelTurn, budget_nano: int) -> None:
+    def __init__(self, turn: Turn, budget_nano: int) -> None:
         self._turn, self._budget = turn, budget_nano
         self._read: int | None = None
         """How far the journal was looked through."""
@@ -56,28 +50,26 @@ class Spending:
         why = self._unknown()
         if why is not None:
             raise OverBudget(why)
-        check_cost(self._turn._whole.usage, self._budget)
+        check_cost(self._turn.usage, self._budget)
 
     def _unknown(self) -> str | None:
         """A call of which nobody can say what it cost."""
         turn = self._turn
+        ports, acting, place = turn._ports, turn._acting, turn._place
         if self._read is None:
-            self._read = current(turn._ports, turn._acting, turn._turn.actor).frames[turn.id].pushed
-        query = Query(tenant=turn._acting.tenant, stream=turn._turn.actor, after=self._read, types=CALLS, limit=256)
-        while page := turn._ports.journal.read(query):
-            for event in map(decode_event, page):
-                why = self._why(event.type, event.facts) if event.facts.frame == turn.id else None
-                if why is not None:
-                    return why
-            self._read = page[-1].version
-            query = replace(query, after=self._read)
+            self._read = current(ports, acting, place.actor).frames[turn.id].pushed
+        for event in outcomes(ports, acting, place, after=self._read):
+            why = self._why(event.type, event.facts) if event.facts.frame == turn.id else None
+            if why is not None:
+                return why
+            self._read = event.version
         return None
 
     def _why(self, type: str, facts: Any) -> str | None:
         usage: Usage = facts.usage
         if usage.cost is not None:
             return None
-        model = usage.model or self._turn._model_name() or "its model"
+        model = usage.model or self._turn._model.name or "its model"
         if is_reported(usage) and not usage.estimated:
             return f"no price is known for {model}; give one with holdfast.open(prices=…) or holdfast.register_price."
         if type == "model.failed":  # Most that fail are not paid for, and say nothing.

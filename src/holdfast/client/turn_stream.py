@@ -19,14 +19,14 @@ from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
     from holdfast.client.steps import CallModel
-    from holdfast.client.turn_model import ModelTurn
+    from holdfast.client.turn import Turn
 
 EMPTY_STREAM = "The stream was empty. Use step.fail(…), so that the model is called again."
 LOOK_EVERY = 0.5
 """Seconds between looks for a request to stop, while a reply is on its way."""
 
 
-def streamed(turn: ModelTurn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
+def streamed(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
     """The words of a stream; the whole reply is journaled at its end."""
     gathered = None
     with closing(_heard(turn, chunks)) as heard:
@@ -52,7 +52,7 @@ def streamed(turn: ModelTurn, step: CallModel, chunks: Iterable[Any]) -> Iterato
     step.done(whole)
 
 
-def _heard(turn: ModelTurn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
+def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
     """The chunks, until they end, or the turn does."""
     given, clock, at_end = iter(chunks), turn._ports.clock, False
     looked = clock.monotonic()

@@ -1,118 +1,25 @@
-"""Calls of tools in a turn, before they begin: approved, answered, torn, called off, or forgotten.
-
-Whatever has to be settled about a call is settled in the journal first; only then is it begun. Nothing that a model
-wrote, and nothing that was erased, can keep a turn from going on.
-"""
+"""A turn and its tools: which calls begin now, and what came of those that began."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from holdfast.client import approved, tool_words
 from holdfast.client.frame import Frame
-from holdfast.client.tool_words import shown_arguments
-from holdfast.core.call_words import call_words
-from holdfast.core.step import ToolStep
-from holdfast.core.tool_schemas import misfit, unsaid
-from holdfast.errors import InvalidValue, Refused
-from holdfast.flow.redacting import clean
-from holdfast.flow.stack import showing
-from holdfast.flow.turn import calling, questioning, turns
+from holdfast.client.steps import CallTool
+from holdfast.client.tool_rules import ToolRules
+from holdfast.client.tool_settling import Ready, Settling
+from holdfast.client.tool_words import MAY_HAVE, asked_by, noted, unknown
+from holdfast.errors import Refused
+from holdfast.flow.compaction import ruling
+from holdfast.flow.turn import calling, questioning
 from holdfast.flow.turn.calling import Beginning, Returned
 from holdfast.flow.turn.turns import View
-from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
-from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.frames import QuestionContent
-from holdfast.records.frames import Question
-from holdfast.records.ids import check_id
-from holdfast.records.messages import ToolCallRequest, ToolDef
-from holdfast.records.resume import Answer
+from holdfast.records.messages import Message
 
-Ready = tuple[Beginning, Answer | None]
-"""A call that is to be begun now, with the answer that let it."""
-
-
-class _End(NamedTuple):
-    """A call that is not made, or not made again, with what the model is told of it."""
-
-    came: Returned
-    answered: bool = True
-
-
-class _Question(NamedTuple):
-    """A call that somebody has to say something about; `call` names it if it may have run."""
-
-    content: QuestionContent
-    call: str | None = None
-
-
-class ToolRules:
-    """What is to be done about calls of tools before they begin and after they were torn."""
-
-    tools_ask = False
-    """Whether the code of a tool asks questions itself, so that a no is for it to deal with."""
-    knows_tools = False
-    """Whether the tools themselves are at hand, so that nobody has to look up what is stored of them."""
-
-    def __init__(
-        self,
-        if_interrupted: str | Mapping[str, str] = "ask",
-        needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
-    ) -> None:
-        self._policies, self._approval = if_interrupted, needs_approval
-        names = isinstance(needs_approval, Collection) and not isinstance(needs_approval, str)
-        if not callable(needs_approval) and not names:
-            raise InvalidValue("needs_approval must be a list of tools' names, or a function of a name and arguments.")
-        given = if_interrupted.values() if isinstance(if_interrupted, Mapping) else [if_interrupted]
-        if not all(policy in ("ask", "retry", "fail") for policy in given):
-            raise InvalidValue("if_interrupted must be ask, retry or fail, or say that for each tool by its name.")
-
-    def if_interrupted(self, request: ToolCallRequest) -> str:
-        """What to do with a call that was torn."""
-        policies = self._policies
-        return policies.get(request.name, "ask") if isinstance(policies, Mapping) else policies
-
-    def approval(self, request: ToolCallRequest) -> bool:
-        """Whether a person has to say yes before a call is made."""
-        asks = self._approval
-        return _wanted(asks, request) if callable(asks) else request.name in asks
-
-    def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
-        """Why a tool does not take what it would be called with, if it does not. `arguments` are a person's, if any.
-
-        `stored` is what the conversation's brief says of the tool: here nothing else is known of it.
-        """
-        given = _given(request, arguments)
-        return None if stored is None or given is None else misfit(stored.name, stored.parameters, given)
-
-    def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
-        """What a tool uses for arguments that nobody gave."""
-        given = _given(request, arguments)
-        return {} if stored is None or not isinstance(given, dict) else unsaid(stored.parameters, given)
-
-    def tokens(self, request: ToolCallRequest) -> int | None:
-        """What the frame of a call is granted."""
-        return None
-
-
-def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
-    """What a predicate says; one that fails counts as wanting a yes."""
-    try:
-        return bool(asks(request.name, request.args))
-    except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
-        return True
-
-
-def _given(request: ToolCallRequest, arguments: Any) -> Any:
-    """What a call would be made with; None if that is not even JSON."""
-    try:
-        return request.args if arguments is None else arguments
-    except InvalidValue:
-        return None
+if TYPE_CHECKING:
+    from holdfast.client.turn import Turn
 
 
 class ToolFrame(Frame):
@@ -127,194 +34,66 @@ class ToolFrame(Frame):
         raise Refused("The frame of a tool call is begun and ended by its turn. Push a child with frame(…) instead.")
 
 
-class Settling:
-    """Settles the calls of one turn, one by one."""
+class ToolCalls:
+    """The calls of tools in one turn."""
 
-    def __init__(self, ports: Ports, acting: Acting, turn: Place, rules: ToolRules) -> None:
-        self._ports, self._acting, self._turn, self._rules = ports, acting, turn, rules
-        self.unbegun: set[str] = set()
-        """Calls that a model asked for in this block and that nobody can have begun elsewhere."""
+    def __init__(self, turn: Turn, rules: ToolRules) -> None:
+        self._turn, self._rules = turn, rules
+        self._ports, self._acting = turn._ports, turn._acting
+        self._settles: Settling | None = None
 
-    def ready(self, view: View, tool: ToolStep) -> Ready | None:
-        """A call that is to be begun now, after whatever had to be settled first; None if it was only settled."""
-        message = turns.call_message(self._ports, self._acting, self._turn, tool.call, view.tail)
-        request = next(call for call in message.tool_calls if call.id == tool.call)
-        attempts, changed = self._intent(view, tool)
-        one = Beginning(
-            request=request,
-            if_interrupted=self._rules.if_interrupted(request),
-            attempt=attempts + 1,
-            tokens=self._rules.tokens(request),
-            message=message.version,
-            arguments=changed,
-        )
-        found = _End(tool_words.forgotten(attempts > 0)) if message.erased else self._settled(one, tool)
-        if isinstance(found, _End):
-            calling.end_tool(self._ports, self._acting, self._turn, one.request, found.came, answered=found.answered)
-        elif isinstance(found, _Question):
-            self._ask(one, found)
-        else:
-            return found
-        return None
+    @property
+    def settling(self) -> Settling:
+        """What is settled before calls begin. There is none before the turn has its place."""
+        if self._settles is None:
+            self._settles = Settling(self._ports, self._acting, self._turn._place, self._rules)
+        return self._settles
 
-    def _settled(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
-        """What is to be done about a call now."""
-        begun = one.attempt > 1
-        if one.arguments is ERASED:
-            return _End(tool_words.forgotten(begun))
-        match tool.next:
-            case "begin":
-                return self._fresh(one, tool)
-            case "resume":
-                return self._resumed(one, tool)
-            case "again" | "retry":
-                return self._fitting(one)
-            case "late":
-                return _End(tool_words.late(begun))
-            case "fail":
-                return _End(tool_words.TORN, answered=False)
-        return self._whether(one)
+    def begin(self, view: View, at_once: int | None) -> list[CallTool]:
+        """Begin what can be begun now; none if something was only settled."""
+        begun: list[Ready] = []
+        for tool in view.step.tools:
+            if tool.next == "wait" or (at_once is not None and len(begun) >= at_once):
+                continue
+            ready = self.settling.ready(view, tool)
+            if ready is not None:
+                begun.append(ready)
+        if begun:
+            calling.begin_tools(self._ports, self._acting, self._turn._place, [one for one, _ in begun])
+        return [self._step(one, answer) for one, answer in begun]
 
-    def _intent(self, view: View, tool: ToolStep) -> tuple[int, Any]:
-        """How often a call was begun so far, and what a person changed its arguments to."""
-        intent = view.frame.calls.get(tool.call)
-        if intent is None:
-            return 0, None
-        event = showing.event_at(self._ports, self._acting, self._turn.actor, intent.version)
-        return (1, None) if event is None else (int(event.facts.attempt), showing.field(event, "arguments"))
+    def _step(self, one: Beginning, answer: Any) -> CallTool:
+        step = CallTool(self._turn, one.request, attempt=one.attempt, answer=answer, args=one.arguments)
+        return self._turn._handed_out(one.request.id, step)
 
-    def _fresh(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
-        if tool.frame is None and not self._is_new(tool.call):
-            return _End(tool_words.CALLED_OFF, answered=False)
-        if not _is_name(one.request.name):
-            return _End(tool_words.NO_SUCH_TOOL, answered=False)
-        return self._first(one) if self._rules.approval(one.request) else (one, None)
+    def done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
+        """What a call gave, or that it failed."""
+        return self._ended(step, Returned(result=noted(step, value), failed=failed), files)
 
-    def _is_new(self, call: str) -> bool:
-        """Whether a call has had no frame yet: whoever ends one while it waits for a yes calls it off."""
-        if call in self.unbegun:
-            self.unbegun.discard(call)
-            return True
-        return not showing.is_known(self._ports, self._acting, call)
+    def unknown(self, step: CallTool, text: str) -> Message:
+        """Nobody knows what came of a call: the model is told so."""
+        return self._ended(step, unknown(noted(step, text)))
 
-    def _resumed(self, one: Beginning, tool: ToolStep) -> Ready | _End | _Question:
-        """The answer to a question about a call: a yes lets it run, a no never does."""
-        answer = questioning.newest_answer(self._ports, self._acting, self._turn, tool.call)
-        question = None if tool.frame is None else tool.frame.question
-        if answer is None or question is None or self._is_yes(one, question, answer):
-            return self._fitting(one, answer, question)
-        if question.call is not None:
-            return _End(tool_words.found_out(answer))
-        return _End(tool_words.denied(answer, begun_before=one.attempt > 2))
+    def _ended(self, step: CallTool, came: Returned, files: Sequence[bytes] = ()) -> Message:
+        turn = self._turn
+        turn._check_held()
+        said = calling.end_tool(self._ports, self._acting, turn._place, step.request, came, files=files)
+        step.answered = True
+        if not said.id:
+            return said
+        turn._learn(said)
+        ruling.after_append(self._ports, self._acting, turn._place.line, [said])
+        return said
 
-    def _is_yes(self, one: Beginning, question: Question, answer: Answer) -> bool:
-        """Whether a call may run with this answer. Where a yes is asked for, words alone are none."""
-        begun = one.attempt > 1
-        if question.call is None and begun and self._rules.tools_ask:
-            return True  # The tool itself asked, and decides what the answer means.
-        if question.call is None and question.kind != "approval":
-            return answer.approved is not False
-        return answer.approved is True
+    def ask(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
+        """A tool asks a person something before it goes on; gives the question."""
+        self._turn._check_held()
+        one = Beginning(request=step.request, arguments=step._args)
+        content = asked_by(reason, self.settling.shown(one), **how)
+        return questioning.ask_first(self._ports, self._acting, self._turn._place, one, content, kind=kind)
 
-    def _fitting(
-        self, one: Beginning, answer: Answer | None = None, question: Question | None = None
-    ) -> Ready | _End | _Question:
-        """A call that is begun now, with what a person changed or was shown, if its tool takes it; else one is asked.
-
-        What was begun before, and what a person gave or approved, is never for the model to correct: it would call
-        anew, or not at all.
-        """
-        edited = None if answer is None else answer.arguments
-        if edited is ERASED:
-            return _End(tool_words.forgotten(one.attempt > 1))
-        if edited is not None:
-            new = msgspec.structs.replace(one, arguments=edited)
-            why = self._unfit(new)
-            told = f"The arguments that were given do not fit: {why}"
-            return (new, answer) if why is None else self._again(one, told)
-        if answer is not None and answer.approved is True:
-            return self._approved(one, answer, question)
-        return (one, answer) if one.attempt == 1 or self._unfit(one) is None else self._whether(one)
-
-    def _approved(self, one: Beginning, answer: Answer, question: Question | None) -> Ready | _Question:
-        """A call with a yes, and no word of its arguments: those that were shown count, whatever the tool is by now."""
-        shown = self._was_shown(question)
-        kept = approved.as_shown(self._given(one), shown, self.shown(one), self._would_show(one))
-        new = one if kept is None else msgspec.structs.replace(one, arguments=kept)
-        why = self._unfit(new)
-        of_the_call = question is not None and (one.attempt == 1 or question.call is not None)
-        if why is None and of_the_call and approved.is_more(shown, self._would_show(new)):
-            why = approved.NEWER
-        if why is None:
-            return new, answer
-        gone = self._unfit(one) is not None  # Else what the tool uses by now can be approved as it is.
-        told = None if gone and one.attempt > 1 else f"It cannot run as it was approved: {why}"
-        return self._again(new if gone else one, told)
-
-    def _again(self, one: Beginning, told: str | None) -> _Question:
-        """Ask once more, as it was asked before."""
-        return self._first(one, told) if one.attempt == 1 else self._whether(one, told=told)
-
-    def _first(self, one: Beginning, told: str | None = None) -> _Question:
-        """Ask before a call is made."""
-        return _Question(tool_words.may_it_run(*self._seen(one), told))
-
-    def _whether(self, one: Beginning, *, why: str | None = None, told: str | None = None) -> _Question:
-        """Ask what to do about a call that may have run."""
-        content = tool_words.may_have_run(*self._seen(one), unfit=self._unfit(one), why=why, told=told)
-        return _Question(content, call=one.request.id)
-
-    def ask_whether(self, one: Beginning, why: str) -> None:
-        """Ask what to do about a call that may have run just now."""
-        self._ask(one, self._whether(one, why=why))
-
-    def _ask(self, one: Beginning, asked: _Question) -> None:
-        questioning.ask_first(self._ports, self._acting, self._turn, one, asked.content, call=asked.call)
-
-    # what would be used
-
-    def _unfit(self, one: Beginning) -> str | None:
-        """Why the tool does not take what it would be called with, if it does not."""
-        return self._rules.unfit(one.request, one.arguments, self._stored(one.request))
-
-    def _stored(self, request: ToolCallRequest) -> ToolDef | None:
-        if self._rules.knows_tools:
-            return None
-        return questioning.stored_tool(self._ports, self._acting, self._turn.line, request.name)
-
-    def _seen(self, one: Beginning) -> tuple[str, Any]:
-        """A call and its arguments for a person to look at, with what is used where nobody said anything."""
-        unsaid = self._rules.unsaid(one.request, one.arguments, self._stored(one.request))
-        return call_words(one.request, one.arguments, unsaid), self._shown(one, unsaid)
-
-    def _shown(self, one: Beginning, unsaid: Mapping[str, Any]) -> Any:
-        given = self._given(one)
-        return {**given, **unsaid} if isinstance(given, dict) else given
-
-    def _given(self, one: Beginning) -> Any:
-        """What somebody wrote: the model, or a person who changed it."""
-        return shown_arguments(one.request, self._ports.settings.nesting) if one.arguments is None else one.arguments
-
-    def _was_shown(self, question: Question | None) -> Any:
-        """The arguments that a question holds."""
-        if question is None:
-            return None
-        return showing.field(
-            showing.event_at(self._ports, self._acting, self._turn.actor, question.version), "arguments"
-        )
-
-    def _would_show(self, one: Beginning) -> Any:
-        """The arguments that a question would hold now."""
-        return clean(self._ports, QuestionContent(reason="", arguments=self.shown(one))).arguments
-
-    def shown(self, one: Beginning) -> Any:
-        """The arguments that a call would be made with, for a person to look at."""
-        return self._seen(one)[1]
-
-
-def _is_name(name: str) -> bool:
-    """Whether a tool can have this name. A model may write anything."""
-    try:
-        return bool(check_id(name, "name"))
-    except InvalidValue:
-        return False
+    def doubt(self, step: CallTool, why: str) -> None:
+        """Nobody knows what came of a call, and a person is to say what to do: its question is about the call."""
+        self._turn._check_held()
+        one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
+        self.settling.ask_whether(one, why.removesuffix(MAY_HAVE))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.turn_tools import ToolRules
+from holdfast.client.tool_rules import ToolRules
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.tools.tool import AnyTool

@@ -82,7 +82,7 @@ class Driver:
 
     def is_stopping(self) -> bool:
         """Whether somebody asked for that, in whichever process."""
-        return turns.stop_requested(self._inner._ports, self._inner._acting, self._inner._turn) is not None
+        return turns.stop_requested(self._inner._ports, self._inner._acting, self._inner._place) is not None
 
     async def run(self) -> Done | Ask:
         """Until it is done, stopped, or waits."""
@@ -133,7 +133,7 @@ class Driver:
 
     async def wrote(self) -> None:
         """Let listeners know how far the journal is, in order with what they hear of the reply."""
-        turn, inner = self._inner._turn, self._inner
+        turn, inner = self._inner._place, self._inner
         states = [inner._ports.states.get(inner._acting.tenant, stream) for stream in (turn.line, turn.actor)]
         if None in states:  # There was no room to remember them.
             states = await self._threads.run(
@@ -240,7 +240,7 @@ class Driver:
         if tool.if_unknown == "retry" and step.attempt < TRIES:
             step.waits()  # Its intent stays open, as after a crash: it is begun again under its key.
             return
-        kept = self._inner._tool_doubted if tool.if_unknown == "ask" else self._inner._tool_unknown
+        kept = self._inner._tools.doubt if tool.if_unknown == "ask" else self._inner._tools.unknown
         await self._settled(step, lambda: self._threads.run(kept, step._step, text))
         step.waits()
 

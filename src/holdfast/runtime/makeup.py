@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.turn import LOOPS
+from holdfast.client.turn_model import LOOPS
 from holdfast.connect import model_for
 from holdfast.core.decide.amounts import check_limits, nano_usd
 from holdfast.errors import InvalidValue

@@ -114,7 +114,7 @@ class Sending(Generic[T]):
 
     def _told(self, turn: AsyncTurn) -> None:
         if self._begun is not None:
-            self._begun.now(turn._turn._turn)
+            self._begun.now(turn._turn._place)
 
     # what it works with
 

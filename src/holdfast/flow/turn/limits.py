@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from holdfast.core.codec import decode_event
@@ -20,6 +22,7 @@ from holdfast.flow.stack.showing import current
 from holdfast.flow.turn import turns
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Event
 from holdfast.records.reports import Query
 from holdfast.records.usage import Usage
 
@@ -68,15 +71,20 @@ def tallied(ports: Ports, acting: Acting, turn: Place) -> Tally:
 
 def _failures(ports: Ports, acting: Acting, turn: Place) -> tuple[int, int]:
     begun = current(ports, acting, turn.actor).frames[turn.frame].pushed
-    query = Query(tenant=acting.tenant, stream=turn.actor, after=begun, types=OUTCOMES, limit=256)
     failed = in_a_row = 0
-    while page := ports.journal.read(query):
-        for event in map(decode_event, page):
-            if event.facts.frame == turn.frame:
-                again = event.type == "model.failed" and event.facts.retryable
-                failed, in_a_row = failed + again, in_a_row + 1 if again else 0
-        query = msgspec.structs.replace(query, after=page[-1].version)
+    for event in outcomes(ports, acting, turn, after=begun):
+        if event.facts.frame == turn.frame:
+            again = event.type == "model.failed" and event.facts.retryable
+            failed, in_a_row = failed + again, in_a_row + 1 if again else 0
     return failed, in_a_row
+
+
+def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int) -> Iterator[Event]:
+    """What came of the model calls of whoever works where a turn does, after a version of that stream."""
+    query = Query(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOMES, limit=256)
+    while page := ports.journal.read(query):
+        yield from map(decode_event, page)
+        query = msgspec.structs.replace(query, after=page[-1].version)
 
 
 def check_loops(made: int, loops: int) -> None:
