@@ -18,7 +18,7 @@ import msgspec
 from holdfast.ambient import SystemClock, SystemIds
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow import transfer
-from holdfast.flow.context.recent import RecentCache
+from holdfast.flow.context.remembered import RecentCache
 from holdfast.flow.effect.sinks import Sinks
 from holdfast.flow.observers import Observers
 from holdfast.flow.past import Excerpt, looking_back

@@ -22,7 +22,7 @@ from holdfast.core.pack import picture
 from holdfast.core.pack.picture import COLOURS, FREE, html_of, shares
 from holdfast.core.pack.reasons import REASONS, sentence
 from holdfast.flow.context import foreseeing, packed, packing, seeing, tracing
-from holdfast.flow.context.evidence import Asked
+from holdfast.flow.context.asked import Asked
 from holdfast.records.packs import Packed
 from tests.packs.traced import by_fours, talk
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import CallModel, Holdfast
 from holdfast.flow.context import packing
-from holdfast.flow.context.recent import RecentCache
+from holdfast.flow.context.remembered import RecentCache
 from tests.packs.test_remembered_windows import Clients, clients
 
 __all__ = ["clients"]

@@ -11,7 +11,8 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
 from holdfast.flow.context import recent
-from holdfast.flow.context.recent import Ending, RecentCache
+from holdfast.flow.context.recent import Ending
+from holdfast.flow.context.remembered import RecentCache
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
 

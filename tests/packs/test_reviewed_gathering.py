@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import Frame, Holdfast
 from holdfast.flow.context import evidence, packing, seeing
+from holdfast.flow.context.asked import Asked
 from holdfast.records.frames import Limits
 from holdfast.testing.clock import FrozenClock
 from tests.packs.reserved import remember
@@ -99,7 +100,7 @@ def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], m
 
 def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
     hf, _ = far
-    seen, asked = seeing.seen_in("session/nobody/thread/main"), evidence.Asked(recall=2)
+    seen, asked = seeing.seen_in("session/nobody/thread/main"), Asked(recall=2)
     with pytest.raises(holdfast.SessionNotFound):
         packing.pack(hf._ports, hf._acting, seen, asked)
 

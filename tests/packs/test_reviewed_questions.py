@@ -15,7 +15,8 @@ from holdfast import CallModel, ContextPack, Holdfast, Session, Turn
 from holdfast.core.pack import fitting, questions
 from holdfast.core.pack.fitting import _Attempt
 from holdfast.core.pack.sharing import evenly
-from holdfast.flow.context import asking, recent
+from holdfast.flow.context import questions as asking
+from holdfast.flow.context import recent
 from holdfast.records.scope import parse_scope
 from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
 from tests.scale import seeded, volume

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidValue, NotFound
 from holdfast.flow.compaction import ruling
 from holdfast.flow.context import packed as journaled
 from holdfast.flow.context import packing, rebuilt, seeing
-from holdfast.flow.context.evidence import Asked
+from holdfast.flow.context.asked import Asked
 from holdfast.flow.context.seeing import Seen
 from holdfast.flow.conversation import porting
 from holdfast.ports import Acting, Ports

@@ -19,6 +19,7 @@ from holdfast.errors import EvidenceFailed, HoldfastError
 from holdfast.flow.artifacts import artifact_name
 from holdfast.flow.compaction import recalling, ruling
 from holdfast.flow.context import resolving, seeing
+from holdfast.flow.context.asked import Asked
 from holdfast.flow.context.copies import Copies
 from holdfast.flow.context.seeing import Seen
 from holdfast.flow.stack.showing import current, handle_info
@@ -26,7 +27,7 @@ from holdfast.ports import Acting, Ports
 from holdfast.records.compaction import Recalled
 from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import PRIORITY_SCORE
-from holdfast.records.packs import MAIN_ROLE, CompactionLevel, Decision, Layout, Origin
+from holdfast.records.packs import Decision, Origin
 from holdfast.records.resume import HandleInfo
 
 MOST_READ = 256
@@ -39,23 +40,6 @@ MEMORY_PRIORITY = "low"
 MOST_OF_OTHERS = "high"
 """What evidence counts for at most that neither the system nor an operator wrote, whatever it was attached as."""
 _WORD = re.compile(r"[^\W_]+")
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pack is wanted."""
-
-    budget: int | None = None
-    role: str = MAIN_ROLE
-    query: str | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    force_exclude: bool = False
-    min_compaction: CompactionLevel = CompactionLevel.NONE
-    tokenizer: str | None = None
-    layout: Layout = "stable"
-    stickiness: float = 0.4
-    max_messages: int | None = None
-    recall: int | None = None
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):

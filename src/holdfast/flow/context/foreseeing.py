@@ -14,7 +14,7 @@ from holdfast.core.history_tools import NAMES
 from holdfast.core.tracing import Fact, Look, Sighting, best, tool_words, words
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
 from holdfast.flow.context import packing, seeing
-from holdfast.flow.context.evidence import Asked
+from holdfast.flow.context.asked import Asked
 from holdfast.flow.context.glimpsing import BRIEF, covers
 from holdfast.flow.context.seeing import Seen
 from holdfast.flow.context.sighting import Said

@@ -20,12 +20,12 @@ from holdfast.core.pack.parts import crumb_segments, marker_segment, note_segmen
 from holdfast.core.pack.refusing import Part
 from holdfast.core.pack.rounds import Rounds
 from holdfast.core.pack.terms import Fit, Limits, Shares, Sources
-from holdfast.errors import BudgetExhausted, BudgetTooSmall, InvalidValue
+from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow import telling
 from holdfast.flow.compaction import summing
 from holdfast.flow.context import briefs, evidence, packed, recent, seeing
+from holdfast.flow.context.asked import Asked, check_asked
 from holdfast.flow.context.briefs import Brief
-from holdfast.flow.context.evidence import Asked
 from holdfast.flow.context.recent import Ending
 from holdfast.flow.context.seeing import Seen
 from holdfast.flow.conversation.conversing import models
@@ -34,12 +34,9 @@ from holdfast.flow.stack.showing import current
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.frames import StreamState
-from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.models import ModelInfo
 from holdfast.records.packs import (
-    LAYOUTS,
-    LEVELS,
     CompactionLevel,
     ContextPackMetadata,
     Packed,
@@ -48,8 +45,6 @@ from holdfast.records.packs import (
 )
 from holdfast.records.scope import parse_scope
 
-MOST_STICKY = 0.9
-MOST = 2**62
 CHARACTERS_PER_TOKEN = 6
 """Of prose, at most: what is abbreviated to so many characters takes no fewer tokens."""
 LEAST_COUNTED = 200
@@ -72,32 +67,6 @@ def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
 def _most(seen: Seen, asked: Asked) -> int:
     """The tokens that evidence could take at all."""
     return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
-
-
-def check_asked(asked: Asked) -> None:
-    """What can be asked for; refuses the rest by name."""
-    for name in ("budget", "max_messages"):
-        value = getattr(asked, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):
-            raise InvalidValue(f"{name} must be a whole number from 1 to {MOST}, not {value!r:.40}.")
-    if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
-        raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
-    if asked.layout not in LAYOUTS:
-        raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
-    if asked.min_compaction not in LEVELS:
-        raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
-    number = isinstance(asked.stickiness, int | float) and not isinstance(asked.stickiness, bool)
-    if not number or not 0 <= asked.stickiness <= MOST_STICKY:
-        raise InvalidValue(f"stickiness must be a number from 0 to {MOST_STICKY}, not {asked.stickiness!r}.")
-    if asked.query is not None and not isinstance(asked.query, str):
-        raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
-    recall = asked.recall
-    if recall is not None and (not isinstance(recall, int) or isinstance(recall, bool) or recall < 0):
-        raise InvalidValue(f"recall must be a number of memories, 0 or more, not {recall!r}.")
-    for name in ("include", "exclude"):
-        if not all(isinstance(one, str) for one in getattr(asked, name)):
-            raise InvalidValue(f"{name} must name handles, each by its id.")
-    check_id(asked.role, "role")
 
 
 class _Counting(msgspec.Struct, frozen=True):

@@ -6,24 +6,22 @@ summaries are the same, and that nothing was erased anywhere; else it is read an
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.ambient import renew_in_child
 from holdfast.core.codec import decode_event
-from holdfast.core.counting import Framing, message_tokens
+from holdfast.core.counting import Framing
 from holdfast.core.project_lines import message_row
 from holdfast.flow.compaction import summing
-from holdfast.flow.context import asking
+from holdfast.flow.context import questions
+from holdfast.flow.context.counted import counted
 from holdfast.flow.context.packed import PACKED
 from holdfast.flow.context.pinning import leading, with_pinned
-from holdfast.flow.conversation.lines import PAGE, Place, bodies, decoded, places, runs
+from holdfast.flow.conversation.lines import PAGE, Place, bodies, decoded, places
 from holdfast.flow.stack.showing import event_at
 from holdfast.ports import Acting, Ports, Tokenizer
 from holdfast.records.events.envelope import Event, StoredEvent
@@ -31,7 +29,6 @@ from holdfast.records.frames import StreamState
 from holdfast.records.lines import Line, Summary
 from holdfast.records.messages import Message
 from holdfast.records.reports import Query
-from holdfast.records.rows import Span
 from holdfast.records.scope import Scope
 
 MORE = 16
@@ -45,8 +42,6 @@ GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
 """Events after which everything that was known before still holds."""
 
 T = TypeVar("T")
-Known = tuple[str, str, str]
-"""Tenant, stream, and the name that counts are kept under."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,40 +83,6 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The newest pack of the line that was journaled."""
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
     """Counts that were made just now, by stream: version and tokens."""
-
-
-class RecentCache:
-    """Ends of lines in memory, those that were longest not asked for forgotten first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[Known, Any] = OrderedDict()
-        self.after_fork()
-        renew_in_child(self)
-
-    def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
-    def get(self, place: Known) -> Any:
-        """What is known, or None."""
-        with self._lock:
-            if place in self._kept:
-                self._kept.move_to_end(place)
-            return self._kept.get(place)
-
-    def put(self, place: Known, window: Any) -> None:
-        """What is known now."""
-        with self._lock:
-            self._kept[place] = window
-            self._kept.move_to_end(place)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._kept.clear()
 
 
 def ending(
@@ -202,7 +163,7 @@ def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
         places=tuple(found),
         messages=tuple(messages),
         turn=turn,
-        asked=asking.asked(found, messages, stream, turn),
+        asked=questions.asked(found, messages, stream, turn),
     )
 
 
@@ -238,14 +199,16 @@ def _grown(
     new = [Place(stream, message_row(event.facts, event.version)) for event in events]
     if new and _changes_what_stays(known, new):
         return None
-    counted, fresh = _counted(ports, acting, new, decoded(ports, acting, events), known.wanted, tokenizer, framing)
-    found, messages = (*known.places, *new), (*known.messages, *counted)
+    costed, fresh = counted(
+        ports, acting, new, decoded(ports, acting, events), known.wanted.kept_as, tokenizer, framing
+    )
+    found, messages = (*known.places, *new), (*known.messages, *costed)
     begin = len(known.places) if known.since is None else _index(known.places, known.since)
     end, whole = _end([*reversed(found[begin:])], known.wanted)
     if whole is None and not known.complete:
         return None
     cut = len(found) - len(end)
-    asked = asking.asked(found, messages, stream, known.turn)
+    asked = questions.asked(found, messages, stream, known.turn)
     stay = known.kept | asked
     kept = [at for at in range(cut) if _at(found[at]) in stay] if stay else []
     packs = [event for event in stored if event.type == PACKED]
@@ -306,14 +269,14 @@ def _read(
     kept = frozenset(map(_at, stays))
     ends = set(map(_at, end)) if stays else ()
     before = [place for place in stays if _at(place) not in ends]
-    before = asking.merged(before, asking.users_before(ports, acting, stream, now.turn, end), stream)
+    before = questions.merged(before, questions.users_before(ports, acting, stream, now.turn, end), stream)
     found = [*before, *reversed(end)]
     read = bodies(ports, acting, found)
-    asked = asking.asked(found, read, stream, now.turn)
+    asked = questions.asked(found, read, stream, now.turn)
     # What the library itself said in a user's place is no question.
     gone = {at for at, place in enumerate(before) if _at(place) not in kept and _at(place) not in asked}
     found, read = _without(found, gone), _without(read, gone)
-    messages, fresh = _counted(ports, acting, found, read, wanted, tokenizer, framing)
+    messages, fresh = counted(ports, acting, found, read, wanted.kept_as, tokenizer, framing)
     return replace(
         now,
         places=tuple(found),
@@ -366,40 +329,3 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
         counted = int(row["tokens"] or 0)
         tokens += min(counted if row["tokenizer"] == wanted.kept_as else counted // 3, longest)
     return found, None
-
-
-def _counted(
-    ports: Ports,
-    acting: Acting,
-    found: Sequence[Place],
-    messages: Sequence[Message],
-    wanted: Wanted,
-    tokenizer: Tokenizer,
-    framing: Framing,
-) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
-    """The messages with what each costs with this tokenizer, and the counts that nobody had made before."""
-    strange = [one for one in found if one.row["tokenizer"] != wanted.kept_as or one.row["tokens"] is None]
-    known = _known_counts(ports, acting, strange, wanted.kept_as)
-    fresh: dict[str, list[tuple[int, int]]] = {}
-    counted = []
-    for place, message in zip(found, messages, strict=True):
-        tokens = message.tokens if message.tokenizer == wanted.kept_as else known.get((place.stream, place.version))
-        if message.erased:
-            tokens = message_tokens(message, tokenizer.count, framing)  # What is kept counts what it was.
-        elif tokens is None:
-            tokens = message_tokens(message, tokenizer.count, framing)
-            fresh.setdefault(place.stream, []).append((place.version, tokens))
-        same = message.tokens == tokens and message.tokenizer == wanted.kept_as
-        counted.append(message if same else replace(message, tokens=tokens, tokenizer=wanted.kept_as))
-    return counted, {stream: tuple(pairs) for stream, pairs in fresh.items()}
-
-
-def _known_counts(ports: Ports, acting: Acting, strange: Sequence[Place], kept_as: str) -> dict[tuple[str, int], int]:
-    known: dict[tuple[str, int], int] = {}
-    for stream in dict.fromkeys(place.stream for place in strange):
-        for run in runs(sorted({place.version for place in strange if place.stream == stream})):
-            first, last = min(run), max(run)
-            span = Span(table="message_counts", after=first - 1, until=last, limit=last - first + 1, prefix=(kept_as,))
-            for row in ports.journal.span(acting.tenant, stream, span):
-                known[stream, int(row["version"] or 0)] = int(row["tokens"] or 0)
-    return known

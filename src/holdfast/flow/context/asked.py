@@ -1,0 +1,55 @@
+"""How a pack is wanted: what callers may say, and what is refused by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.records.ids import check_id
+from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, Layout
+
+MOST_STICKY = 0.9
+MOST = 2**62
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pack is wanted."""
+
+    budget: int | None = None
+    role: str = MAIN_ROLE
+    query: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    force_exclude: bool = False
+    min_compaction: CompactionLevel = CompactionLevel.NONE
+    tokenizer: str | None = None
+    layout: Layout = "stable"
+    stickiness: float = 0.4
+    max_messages: int | None = None
+    recall: int | None = None
+
+
+def check_asked(asked: Asked) -> None:
+    """What can be asked for; refuses the rest by name."""
+    for name in ("budget", "max_messages"):
+        value = getattr(asked, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):
+            raise InvalidValue(f"{name} must be a whole number from 1 to {MOST}, not {value!r:.40}.")
+    if asked.tokenizer is not None and (not isinstance(asked.tokenizer, str) or not asked.tokenizer):
+        raise InvalidValue(f"tokenizer must be the name of one, not {asked.tokenizer!r:.40}.")
+    if asked.layout not in LAYOUTS:
+        raise InvalidValue(f"layout must be one of {', '.join(LAYOUTS)}, not {asked.layout!r}.")
+    if asked.min_compaction not in LEVELS:
+        raise InvalidValue(f"min_compaction must be one of {', '.join(LEVELS)}, not {asked.min_compaction!r}.")
+    number = isinstance(asked.stickiness, int | float) and not isinstance(asked.stickiness, bool)
+    if not number or not 0 <= asked.stickiness <= MOST_STICKY:
+        raise InvalidValue(f"stickiness must be a number from 0 to {MOST_STICKY}, not {asked.stickiness!r}.")
+    if asked.query is not None and not isinstance(asked.query, str):
+        raise InvalidValue(f"query must be text, not {type(asked.query).__name__}.")
+    recall = asked.recall
+    if recall is not None and (not isinstance(recall, int) or isinstance(recall, bool) or recall < 0):
+        raise InvalidValue(f"recall must be a number of memories, 0 or more, not {recall!r}.")
+    for name in ("include", "exclude"):
+        if not all(isinstance(one, str) for one in getattr(asked, name)):
+            raise InvalidValue(f"{name} must name handles, each by its id.")
+    check_id(asked.role, "role")
