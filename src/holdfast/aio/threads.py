@@ -4,6 +4,9 @@ The pools are its own: asyncio's is small and shared with everybody. There are t
 nothing has to queue behind what may take long: short operations on the journal, waiting for
 other processes, and callers' functions. Letting go of a lease is a short operation.
 
+Callers' code also runs within operations: rules, predicates, whoever is told of events. If that waits for an agent, its
+thread is kept for as long; so what it waits for is done in pools of the next level, and never queues behind it.
+
 A process that ends waits for its short operations, and not for callers' functions: nobody can stop those, and an
 intent that is journaled says what is to be done about them.
 """
@@ -13,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.aio.pool import LeavablePool
@@ -28,6 +33,21 @@ SHORT, WAITING, STEPS = "holdfast", "holdfast-wait", "holdfast-step"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_level: ContextVar[int] = ContextVar("holdfast_level", default=0)
+"""How many threads of pools wait for what is done here, one for the other."""
+_thread = threading.local()
+
+
+@contextmanager
+def waited_for_by_thread() -> Iterator[None]:
+    """What is begun in this block is waited for by this thread: on the next level if it is one of a pool."""
+    level = getattr(_thread, "level", None)
+    token = _level.set(_level.get() if level is None else level + 1)
+    try:
+        yield
+    finally:
+        _level.reset(token)
 
 
 class Threads:
@@ -53,7 +73,7 @@ class Threads:
     def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
         """Start something in a pool, for `settle`."""
         context = copy_context()
-        return self._pool(pool).submit(lambda: context.run(work))
+        return self._pool(pool).submit(_in_pool, lambda: context.run(work), _level_in(pool))
 
     async def leavable(self, pool: str, work: Callable[[], T]) -> T:
         """As `run`, for callers' functions: one that goes on when the await is cancelled takes nobody's thread."""
@@ -75,7 +95,9 @@ class Threads:
 
     async def _cross(self, pool: str, work: Callable[[], T]) -> T:
         context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._pool(pool), lambda: context.run(work))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool(pool), _in_pool, lambda: context.run(work), _level_in(pool)
+        )
 
     def _pool(self, name: str) -> Executor:
         if self.closed:
@@ -83,6 +105,8 @@ class Threads:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._pools = {}
+        if level := _level_in(name):
+            name = f"{name}-{level}"
         if name not in self._pools:
             self._pools[name] = (
                 LeavablePool(THREADS, name)
@@ -97,6 +121,19 @@ class Threads:
         if self._pid == os.getpid():
             for pool in self._pools.values():
                 pool.shutdown(wait=False)
+
+
+def _level_in(pool: str) -> int | None:
+    """On which level of a pool work is done now; None for callers' functions, which nothing else queues behind."""
+    return None if pool.startswith(STEPS) else _level.get()
+
+
+def _in_pool(work: Callable[[], T], level: int | None) -> T:
+    before, _thread.level = getattr(_thread, "level", None), level
+    try:
+        return work()
+    finally:
+        _thread.level = before
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:

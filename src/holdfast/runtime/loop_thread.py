@@ -16,9 +16,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aio.threads import Threads
+from holdfast.aio.threads import Threads, waited_for_by_thread
 from holdfast.errors import Closed, Refused
-from holdfast.runtime.crew import LEFT, PATIENCE
+from holdfast.runtime.crew import EITHER, PATIENCE
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
@@ -83,7 +83,8 @@ class LoopThread:
             began[0].cancel()
 
         try:
-            self.submit(begun())
+            with waited_for_by_thread():
+                self.submit(begun())
         except Closed:
             work.close()
             raise
@@ -99,8 +100,8 @@ class LoopThread:
             return began[0].result()
         failure = self._waiters.failure
         if failure is not None:
-            raise Closed(f"The thread that agents work in has ended: {failure!r:.200}. {LEFT}") from failure
-        raise Closed(f"The client was closed meanwhile. {LEFT}")
+            raise Closed(f"The thread that agents work in has ended: {failure!r:.200}. {EITHER}") from failure
+        raise Closed(f"The client was closed meanwhile. {EITHER}")
 
     def call(self, work: Callable[[], object]) -> None:
         """Call something on the loop, whenever it comes to it."""
