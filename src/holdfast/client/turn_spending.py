@@ -12,7 +12,6 @@ from holdfast.core.counting import framing_of, message_tokens
 from holdfast.errors import InsufficientTokens
 from holdfast.flow.conversation.conversing import counting
 from holdfast.flow.stack.pricing import is_reported
-from holdfast.flow.stack.showing import current
 from holdfast.flow.turn.limits import check_cost, outcomes
 from holdfast.ports import Acting, Ports
 from holdfast.records.messages import Message
@@ -56,8 +55,6 @@ class Spending:
         """A call of which nobody can say what it cost."""
         turn = self._turn
         ports, acting, place = turn._ports, turn._acting, turn._place
-        if self._read is None:
-            self._read = current(ports, acting, place.actor).frames[turn.id].pushed
         for event in outcomes(ports, acting, place, after=self._read):
             why = self._why(event.type, event.facts) if event.facts.frame == turn.id else None
             if why is not None:

@@ -12,6 +12,7 @@ from holdfast.core.decide.budgets import check_can_spend
 from holdfast.core.decide.calls import check_working
 from holdfast.errors import (
     DeadlineExceeded,
+    FrameEnded,
     InsufficientTokens,
     LimitExceeded,
     MaxDepthExceeded,
@@ -70,17 +71,21 @@ def tallied(ports: Ports, acting: Acting, turn: Place) -> Tally:
 
 
 def _failures(ports: Ports, acting: Acting, turn: Place) -> tuple[int, int]:
-    begun = current(ports, acting, turn.actor).frames[turn.frame].pushed
     failed = in_a_row = 0
-    for event in outcomes(ports, acting, turn, after=begun):
+    for event in outcomes(ports, acting, turn):
         if event.facts.frame == turn.frame:
             again = event.type == "model.failed" and event.facts.retryable
             failed, in_a_row = failed + again, in_a_row + 1 if again else 0
     return failed, in_a_row
 
 
-def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int) -> Iterator[Event]:
-    """What came of the model calls of whoever works where a turn does, after a version of that stream."""
+def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int | None = None) -> Iterator[Event]:
+    """What came of the model calls where a turn is worked on, since it began or after a version of that stream."""
+    if after is None:
+        frame = current(ports, acting, turn.actor).frames.get(turn.frame)
+        if frame is None:
+            raise FrameEnded(f"Turn {turn.frame} has ended meanwhile.")
+        after = frame.pushed
     query = Query(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOMES, limit=256)
     while page := ports.journal.read(query):
         yield from map(decode_event, page)
@@ -107,6 +112,11 @@ def check_cost(usage: Usage, most: int | None) -> None:
 
 def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
     """Why a turn that nobody works on can only be stopped; None if it can go on, or if a person decides that."""
+    with ports.journal.snapshot():  # Another process may begin to work on it, and end it, at any time.
+        return _why_spent(ports, acting, turn, loops, cost)
+
+
+def _why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
     view = turns.look(ports, acting, turn)
     if view is None:
         return None
