@@ -18,6 +18,7 @@ between processes whoever sees it free first. Of several who interrupt the last 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from itertools import islice
 
 from holdfast.client.turn_terms import Lined, Terms, Wait, check_terms
@@ -27,7 +28,7 @@ from holdfast.flow.stack import owning
 from holdfast.flow.stack.showing import current
 from holdfast.flow.turn import limits, stopping, turns
 from holdfast.flow.turn.turns import Taken, Wanted
-from holdfast.flow.turn.waiting import Caller, Node, Waiting, Work, caller, waits
+from holdfast.flow.turn.waiting import Caller, Node, Waiting, Work, caller, waits, working_within
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.frames import FrameLimits
@@ -65,6 +66,11 @@ class Opening:
         self.ended = False
 
     @property
+    def is_found(self) -> bool:
+        """Whether there is a turn: begun, joined, or known by its key."""
+        return self._found is not None
+
+    @property
     def taken(self) -> Place:
         """The turn; refused before the block is entered."""
         if self._found is None:
@@ -80,10 +86,9 @@ class Opening:
             while not (yield from self._tried()):
                 pass
             self._wait_no_more()
-            if not self.ended:
-                self.work = waits.begin_work(self.caller, self._node())
             if self.said:
-                ruling.after_append(self._ports, self._acting, self.place.line, self.said)
+                with working_within(self.work):
+                    ruling.after_append(self._ports, self._acting, self.place.line, self.said)
         except BaseException:
             self.leave()
             raise
@@ -231,24 +236,34 @@ class Opening:
     def _take(self) -> bool:
         """Nobody else works on it, as far as can be seen: begin, join or take up. False if somebody was quicker."""
         ports, acting = self._ports, self._acting
-        with ports.observers.later(), ports.leases.taking(*self._here):
+        with ExitStack() as told, ports.observers.later(), ports.leases.taking(*self._here):
             try:
                 live = turns.live_turn(ports, acting, self.place)
                 other = self._other_agent(self._found or live)
-                if self._found is not None and other is None:
-                    self.epoch = turns.take(ports, acting, self._found)
-                elif live is None:
-                    self._begin()
-                elif self._found is None and self._terms.messages and (ends := self._ends_anyway(live, other)):
-                    self._replace(live, *ends)  # What is said in it now would never be answered.
-                    return True
-                elif other is None:
-                    return self._join(live)
+                taken = self._taken(live, other)
             except (ActorBusy, Conflict):
                 return False
-        if other is not None:
+            if taken and not self.ended:
+                assert self.caller is not None
+                self.work = waits.begin_work(self.caller, self._node())
+                # Those who are told of what was written work for this turn: a message of theirs would wait for it.
+                told.enter_context(working_within(self.work))
+        if other is not None and not taken:
             raise self._not_ours(other)
-        return True
+        return taken
+
+    def _taken(self, live: Place | None, other: str | None) -> bool:
+        """Whether the turn is ours now, or has ended."""
+        if self._found is not None and other is None:
+            self.epoch = turns.take(self._ports, self._acting, self._found)
+            return True
+        if live is None:
+            self._begin()
+            return True
+        if self._found is None and self._terms.messages and (ends := self._ends_anyway(live, other)):
+            self._replace(live, *ends)  # What is said in it now would never be answered.
+            return True
+        return other is None and self._join(live)
 
     def _other_agent(self, turn: Place | None) -> str | None:
         """Whose turn it is, if it is another agent's: it has tools and instructions that this one has not.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.connect import model_for
@@ -28,6 +28,8 @@ LOOK = 0.5
 STOPS = ("cancel.requested",)
 PATIENCE = 5.0
 LEFT = "The turn was left as it stands, live. The same key goes on with it, here or in another process."
+EITHER = "A turn that had begun is live, else nothing was written. With the same key it goes on, or begins."
+UNWRITTEN = "Nothing was written: send it again."
 
 
 def crew_of(hf: AsyncHoldfast) -> Crew:
@@ -43,6 +45,10 @@ class Sent(Protocol[T]):
     """Something that was begun and can be taken back until it is written."""
 
     task: asyncio.Task[T] | None
+
+    @property
+    def written(self) -> bool:
+        """Whether anything of it is in the journal."""
 
     def take_back(self) -> None: ...
 
@@ -77,10 +83,13 @@ class Crew:
         return task
 
     @asynccontextmanager
-    async def lining_up(self, place: tuple[str, str]) -> AsyncIterator[Callable[[], None]]:
+    async def lining_up(
+        self, place: tuple[str, str], waiting: Callable[[], AbstractContextManager[None]]
+    ) -> AsyncIterator[Callable[[], None]]:
         """Those who want a turn of a conversation take their places in the order in which they came, one by one."""
         entrance = self._entrances.setdefault(place, asyncio.Lock())
-        await entrance.acquire()
+        with waiting() if entrance.locked() else nullcontext():
+            await entrance.acquire()
         held = [entrance]
 
         def lined() -> None:
@@ -106,9 +115,10 @@ class Crew:
             if not task.cancelled() or (waiting is not None and waiting.cancelling()):
                 sending.take_back()
                 raise
+        said = LEFT if sending.written else UNWRITTEN
         if self._ports.leases.draining:
-            raise Draining(LEFT)
-        raise Closed(f"The client was closed meanwhile. {LEFT}")
+            raise Draining(said)
+        raise Closed(f"The client was closed meanwhile. {said}")
 
     async def leave(self, patience: float = PATIENCE) -> None:
         """Stop what runs; it stays live and resumable. Work that does not let itself be stopped is left alone."""

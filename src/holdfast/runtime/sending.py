@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.aio.threads import Threads
@@ -16,11 +17,13 @@ from holdfast.aio.turn import AsyncTurn
 from holdfast.client.session import Session
 from holdfast.client.steps import Ask, Done
 from holdfast.client.turn import Turn
+from holdfast.client.turn_opening import Opening
 from holdfast.client.turn_terms import Terms, Wait
 from holdfast.errors import FrameEnded, StaleEpoch
 from holdfast.flow.conversation import lines, sessions
 from holdfast.flow.conversation.sessions import Given
 from holdfast.flow.stack.showing import current
+from holdfast.flow.turn.waiting import caller, waits
 from holdfast.ports import Model
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import check_id
@@ -55,6 +58,7 @@ class Sending(Generic[T]):
         self._tools: dict[str, AnyTool] = {}
         self._state = "waiting"
         self._unwanted = False
+        self._opening: Opening | None = None
         self.task: asyncio.Task[Reply[T]] | None = None
 
     # taking it back
@@ -66,6 +70,18 @@ class Sending(Generic[T]):
         elif self._state == "opening":
             self._unwanted = True
 
+    @property
+    def written(self) -> bool:
+        """Whether its message is in the journal, or the turn that it goes on with."""
+        return self._opening is not None and self._opening.is_found
+
+    def _behind_others(self) -> AbstractContextManager[None]:
+        """Waiting for those who came before it; refused if they wait for what it works for."""
+        client, who = self._hf._client, caller(self._hf._client._ports, asyncio.current_task())
+        if not who.held():
+            return nullcontext()
+        return waits.waiting(who, waits.node(client._ports, client._acting, self._line), self._terms.if_busy)
+
     def waits(self, is_so: bool) -> None:
         """Whether it waits for others now. While it opens its turn nobody can tell whether that is written."""
         if is_so and self._unwanted:
@@ -76,12 +92,12 @@ class Sending(Generic[T]):
 
     async def run(self) -> Reply[T]:
         """What came of it."""
-        async with self._crew.lining_up(self._place) as lined:
+        async with self._crew.lining_up(self._place, self._behind_others) as lined:
             model = await self._crew.model(self._made.model)
             if not await self._is_there():
                 await self._configured(model, self._at_hand())
             turn = self._turn()
-            turn.lined = lined
+            self._opening, turn.lined = turn._turn._opening, lined
             self.waits(False)
             try:
                 async with turn:

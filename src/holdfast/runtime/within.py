@@ -9,34 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.flow.turn.waiting import Work, caller, waits, within
+from holdfast.flow.turn.waiting import Work, caller, waits, within, working_within
 from holdfast.ports import Ports
 
 
 @contextmanager
 def working_for(turn: Work | None) -> Iterator[None]:
     """Whatever is called in this block works for a turn that hears of stops; for none if it has ended before."""
-    if turn is None:
+    if turn is not None:
+        turn.heeds_stops = True
+    with working_within(turn):
         yield
-        return
-    turn.heeds_stops = True
-    token = within.set((*within.get(), turn))
-    try:
-        yield
-    finally:
-        within.reset(token)
 
 
 @contextmanager
 def tool_at_work() -> Iterator[None]:
     """A tool of the innermost turn runs. Once it has ended, or was given up, what it left running holds nobody."""
     tool = Work()
-    token = within.set((*within.get(), tool))
     try:
-        yield
+        with working_within(tool):
+            yield
     finally:
         tool.going_on = False
-        within.reset(token)
 
 
 @contextmanager

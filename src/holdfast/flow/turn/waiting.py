@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import msgspec
@@ -45,6 +46,17 @@ class Work:
 
 within: ContextVar[tuple[Work, ...]] = ContextVar("holdfast_within", default=())
 """What the code that runs here was started by, from the outside in: turns of agents and their tools."""
+
+
+@contextmanager
+def working_within(work: Work | None) -> Iterator[None]:
+    """Whatever is called in this block was started by some work; by none if that has ended before."""
+    token = None if work is None else within.set((*within.get(), work))
+    try:
+        yield
+    finally:
+        if token is not None:
+            within.reset(token)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -145,6 +157,15 @@ class Waits:
         if circle is not None:
             raise _refusal(circle)
         return wait
+
+    @contextmanager
+    def waiting(self, who: Caller, node: Node, if_busy: str) -> Iterator[None]:
+        """Somebody waits for a conversation in this block."""
+        wait = self.begin(who, node, if_busy)
+        try:
+            yield
+        finally:
+            self.end(wait)
 
     def end(self, wait: Waiting) -> None:
         """It is waited for no more, whatever came of it."""
