@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -81,9 +82,15 @@ class Terminal:
         return bool(piece)
 
     def ended(self) -> int:
-        """Let it come to its end; gives the exit code."""
+        """Let it come to its end; gives the exit code.
+
+        A Ctrl-C between the prompt and the first look for a key is heard when something else interrupts that look,
+        as with every Python at a terminal. A person presses it again; here the window is said to have another size.
+        """
+        late = time.monotonic() + GIVE_UP_SECONDS
         while self._more():
-            pass
+            assert time.monotonic() < late, f"It did not end: {self._shown!r}"
+            self.process.send_signal(signal.SIGWINCH)
         return self.process.wait(timeout=GIVE_UP_SECONDS)
 
     def kill(self) -> None:
