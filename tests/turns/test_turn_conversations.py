@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Ask, CallModel, CallTool
-from holdfast.errors import SessionClosed
+from holdfast import Ask, CallModel, CallTool, Done
+from holdfast.errors import QuestionNotFound, SessionClosed
 from holdfast.records.usage import Usage
 from tests.turns.loops import (
     SESSION,
@@ -95,13 +95,33 @@ def test_after_a_reset_a_new_message_has_a_turn_of_its_own(hf: Holdfast) -> None
     assert take(hf, "Refund.", replies(), key="old").status == "stopped"
 
 
-def test_after_a_reset_the_old_turn_can_only_stop(hf: Holdfast) -> None:
+@pytest.mark.parametrize("end", ["reset", "close", "rewind"])
+def test_a_turn_without_its_conversation_stops_and_its_questions_with_it(hf: Holdfast, end: str) -> None:
     ask = take(hf, "Refund.", replies(REFUND), key="old", needs_approval=["refund"])
-    hf.session(SESSION).reset()
-    hf.answer(ask.id, approve=True)
+    chat = hf.session(SESSION)
+    if end == "rewind":
+        chat.rewind(before=chat.messages()[0])
+    else:
+        getattr(chat, end)()
+    assert list(hf.questions()) == []
+    with pytest.raises(QuestionNotFound):
+        hf.answer(ask.id, approve=True)
     done = take(hf, "Refund.", replies(), never, key="old", needs_approval=["refund"])
-    assert done.status == "stopped"
-    assert spoken(hf) == []
+    assert (done.status, done.reason) == ("stopped", "The conversation was ended.")
+    if end != "close":
+        assert spoken(hf) == []
+        assert take(hf, "Hello.", replies("Hi."), key="new").text == "Hi."
+
+
+def test_who_works_on_a_turn_stops_it_when_its_conversation_is_gone(hf: Holdfast) -> None:
+    chat = hf.session(SESSION)
+    with chat.turn("Refund.", key="k") as turn:
+        turn.steps()[0].done(REFUND)
+        (tool,) = turn.steps()
+        chat.reset()
+        assert turn.status == "waiting", "it is for whoever works on it"
+        tool.done("refunded")
+        assert [step.reason for step in turn.steps() if isinstance(step, Done)] == ["The conversation was ended."]
 
 
 def test_a_closed_session_takes_no_turns(hf: Holdfast) -> None:

@@ -11,7 +11,7 @@ from holdfast.client.shown import SessionShown
 from holdfast.client.tool_rules import ToolRules
 from holdfast.client.turn import Turn
 from holdfast.client.turn_model import LOOPS
-from holdfast.client.turn_opening import end_if_free
+from holdfast.client.turn_opening import end_if_free, end_if_over
 from holdfast.client.turn_terms import Terms
 from holdfast.core.decide.amounts import nano_usd
 from holdfast.core.wire.reading import read
@@ -28,7 +28,7 @@ from holdfast.records.ids import check_key, ulid_text
 from holdfast.records.lines import SessionState
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.reports import Progress
-from holdfast.records.scope import MAIN_THREAD
+from holdfast.records.scope import MAIN_THREAD, Scope
 from holdfast.records.usage import Usage
 
 
@@ -262,7 +262,9 @@ class Session(SessionShown):
         if before is not None:
             earlier = self.messages(1, before=before)
             target = earlier[0] if earlier else None
-        return branching.rewind(self._ports, self._acting, self._line, target, reason=reason)
+        gone = branching.rewind(self._ports, self._acting, self._line, target, reason=reason)
+        end_if_over(self._ports, self._acting, self._line)
+        return gone
 
     def fork(self, at: Message | str | None = None, *, thread: str | None = None) -> Session:
         """A new line of this session that goes on after a message, or after the newest. Nothing is copied."""
@@ -282,14 +284,20 @@ class Session(SessionShown):
 
     def close(self) -> None:
         """End it for good: it takes no more messages, and memory is offered all of it."""
-        sessions.end_session(self._ports, self._acting, self.id, cause="close", reset=False)
+        self._end("close", reset=False)
         ruling.forget(self._ports, self._acting, self._own)
         handing.offer(self._ports, self._acting, self._own)
 
     def reset(self) -> None:
         """End it and begin anew under the same id: the next message has nothing before it."""
-        sessions.end_session(self._ports, self._acting, self.id, cause="reset", reset=True)
+        self._end("reset", reset=True)
         handing.offer(self._ports, self._acting, self._own)
+
+    def _end(self, cause: str, *, reset: bool) -> None:
+        threads = self.threads
+        sessions.end_session(self._ports, self._acting, self.id, cause=cause, reset=reset)
+        for thread in threads:
+            end_if_over(self._ports, self._acting, Scope.thread(self.id, thread).text)
 
     # in and out
 

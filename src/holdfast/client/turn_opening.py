@@ -347,6 +347,14 @@ class Opening:
             queues.leave(self._here)
 
 
+def end_if_over(ports: Ports, acting: Acting, line: str) -> None:
+    """End a turn that has nothing left to answer, if nobody works on it: its questions are for nobody any more."""
+    live = turns.live_turn(ports, acting, turns.place_of_turns(line))
+    why = None if live is None else turns.why_stopping(ports, acting, live)
+    if live is not None and why is not None:
+        end_if_free(ports, acting, live, why)
+
+
 def end_if_free(ports: Ports, acting: Acting, turn: Place, reason: str) -> None:
     """End a turn that is to be stopped, if nobody works on it. Else it is for whoever does."""
     here, queues = (acting.tenant, turn.actor), ports.queues
