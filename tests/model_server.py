@@ -104,7 +104,7 @@ class ModelServer:
 
 def _problems(form: str, request: dict[str, Any]) -> list[str]:
     if form == "openai":
-        return openai_problems(request.get("messages", []))
+        return openai_problems(request.get("messages", []), request.get("tools", ()))
     known = ("input", "instructions") if form == "responses" else ("system", "messages")
     shown = {name: value for name, value in request.items() if name in (*known, "tools")}
     return responses_problems(shown) if form == "responses" else anthropic_problems(shown)

@@ -19,6 +19,7 @@ from holdfast.core.conversation import Bounds, Conversation, bounds
 from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens, request_tokens
 from holdfast.core.windows import Window, slid
 from holdfast.core.wire import openai
+from holdfast.core.wire.names import is_tool_name
 from holdfast.core.wire.notes import Notes
 from holdfast.core.wire.tools import tool_defs
 from holdfast.errors import InvalidValue, SummaryFailed
@@ -140,8 +141,10 @@ class _Given(Generic[T]):
 
     def _dicts(self, part: list[Message]) -> list[Any]:
         ids = [call.provider_id for call in part[0].tool_calls]
-        if None in ids or len({*ids}) < len(ids):
-            # One id for two calls, or none: such a round is only valid under other ids.
+        named = [call.name for call in part[0].tool_calls]
+        named += [message.name for message in part if message.role == "tool" and message.name]
+        if None in ids or len({*ids}) < len(ids) or not all(map(is_tool_name, named)):
+            # One id for two calls, or none, or a name that is refused: such a round is only valid under others.
             return openai.render(part)["messages"]
         back: list[Any] = []
         for message in part:

@@ -17,11 +17,19 @@ from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 _SOME = "the flight to Seattle leaves at nine and costs 312 dollars; ünïcode 日本 🙂 is fine too"
 WORDS = _SOME.split()
 CUT_AWAY = -1
+TOOLS = ("find", "book", "pay")
+INVENTED = ("functions.find", "a.b/c", "has space", "🙂", "日本.調べる", "<|call|>", "find\n", "x" * 200, "a" * 65)
+"""What models call tools that there are not. No provider takes these names back."""
 
 
 def text(rng: random.Random, most: int = 30) -> str:
     """Some words; at least one."""
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, most)))
+
+
+def tool_name(rng: random.Random) -> str:
+    """A tool's name as a model writes it: nearly always one that there is."""
+    return rng.choice(INVENTED if rng.random() < 0.08 else TOOLS)
 
 
 class Talk:
@@ -53,7 +61,7 @@ class Talk:
     def call(self, provider_id: str) -> ToolCallRequest:
         self.number += 1
         return ToolCallRequest(
-            name=self.rng.choice(["find", "book", "pay"]),
+            name=tool_name(self.rng),
             arguments=f'{{"n": {self.number}}}',
             id=f"own-{self.number}" if self.own_ids else "",
             provider_id=provider_id,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.conversations.cache_rules import cache_problems
+from tests.conversations.name_rules import author_problems, definition_problems, tool_problems
 
 WORD_ID = re.compile(r"[a-zA-Z0-9_-]+")
-OPENAI_NAME = re.compile(r"[^\s<|\\/>]{1,64}")
 TEXT_ONLY = {"text"}
 OPENAI_PARTS = {
     "system": TEXT_ONLY,
@@ -23,9 +23,9 @@ OPENAI_PARTS = {
 HOSTED = ("server_tool_use", "search_result", "container_upload")
 
 
-def openai_problems(messages: list[dict[str, Any]]) -> list[str]:
+def openai_problems(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[str]:
     """What chat completions would refuse: every call answered once, directly behind its message, and nothing else."""
-    wrong: list[str] = []
+    wrong = [*definition_problems(tools)]
     waiting: dict[str, None] = {}
     used: set[str] = set()
     for at, message in enumerate(messages):
@@ -62,8 +62,7 @@ def _openai_message(message: dict[str, Any]) -> Iterable[str]:
         yield f"content {content!r}"
     if role == "assistant" and content is None and not (calls or message.get("refusal") or message.get("audio")):
         yield "says nothing"
-    if "name" in message and not OPENAI_NAME.fullmatch(message["name"]):
-        yield f"name {message['name']!r}"
+    yield from author_problems(message)
     if calls is not None and (role != "assistant" or not calls):
         yield "has tool_calls"
     for call in calls or ():
@@ -86,11 +85,13 @@ def _openai_call(call: dict[str, Any]) -> Iterable[str]:
     if not isinstance(call.get("id"), str) or not 0 < len(call["id"]) <= 40:
         yield f"id {call.get('id')!r}"
     if call.get("type") == "custom":
+        yield from tool_problems(call["custom"].get("name"), "a call")
         if not isinstance(call["custom"].get("input"), str):
             yield "custom call without input"
-    elif call.get("type") != "function" or not call["function"].get("name"):
-        yield "call without a name"
+    elif call.get("type") != "function":
+        yield f"call of type {call.get('type')!r}"
     else:
+        yield from tool_problems(call["function"].get("name"), "a call")
         yield from _not_json(call["function"].get("arguments"))
 
 
@@ -103,7 +104,7 @@ def _not_json(text: Any) -> Iterable[str]:
 
 def responses_problems(kwargs: dict[str, Any]) -> list[str]:
     """What Responses would refuse: every call has one output behind it, ids are valid and used once."""
-    wrong: list[str] = []
+    wrong = [*definition_problems(kwargs.get("tools", ()))]
     waiting: dict[str, str] = {}
     used: set[str] = set()
     if set(kwargs) - {"input", "instructions", "tools"}:
@@ -117,8 +118,8 @@ def responses_problems(kwargs: dict[str, Any]) -> list[str]:
             used.add(given)
             waiting[given] = f"{kind}_output"
             field = "input" if kind == "custom_tool_call" else "arguments"
-            if not item.get("name") or not isinstance(item.get(field), str):
-                wrong.append(f"{at}: call without name or {field}")
+            wrong += [f"{at}: {each}" for each in tool_problems(item.get("name"), "a call")]
+            wrong += [] if isinstance(item.get(field), str) else [f"{at}: call without {field}"]
             wrong += [f"{at}: {each}" for each in (_not_json(item[field]) if kind == "function_call" else ())]
         elif kind in ("function_call_output", "custom_tool_call_output"):
             if waiting.pop(item.get("call_id"), None) != kind:
@@ -148,7 +149,7 @@ def anthropic_problems(kwargs: dict[str, Any]) -> list[str]:
     wrong: list[str] = []
     if set(kwargs) - {"system", "messages", "tools"}:
         wrong.append(f"arguments {sorted(kwargs)}")
-    wrong += [*_anthropic_system(kwargs), *cache_problems(kwargs)]
+    wrong += [*definition_problems(kwargs.get("tools", ())), *_anthropic_system(kwargs), *cache_problems(kwargs)]
     messages = kwargs["messages"]
     if messages and messages[0].get("role") != "user":
         wrong.append("0: the first message is not the user's")
@@ -223,14 +224,15 @@ def _anthropic_block(block: dict[str, Any], role: str) -> Iterable[str]:
         yield f"a block {kind!r} in {role}"
     elif kind == "text" and not (isinstance(block.get("text"), str) and block["text"].strip()):
         yield "a blank text"
-    elif kind == "tool_use" and not (block.get("name") and isinstance(block.get("input"), dict)):
-        yield "a call without name or input"
+    elif kind == "tool_use":
+        yield from () if isinstance(block.get("input"), dict) else ("a call without input",)
+        yield from tool_problems(block.get("name"), "a call")
     elif kind in ("image", "document"):
         yield from _anthropic_source(block["source"], kind)
     elif kind == "tool_result":
         content = block.get("content", "")
-        if content == [] or (block.get("is_error") and not content):
-            yield "an empty list as a result, or nothing said of a failure"
+        if content == [] or (block.get("is_error") and not content) or (content and str(content).isspace()):
+            yield "an empty list or blanks as a result, or nothing said of a failure"
         for inner in content if isinstance(content, list) else ():
             yield from _anthropic_block(inner, "result")
 

@@ -215,3 +215,11 @@ def test_a_change_of_model_counts_anew_what_it_counts_differently(hf: Holdfast) 
     small = hf.session("alice", model="gpt-4o-mini").pack()
     assert small.tokens > 5 * large, "images cost this model far more"
     check(hf.session("alice", model="gpt-4o").pack())
+
+
+def test_a_blank_system_prompt_costs_nothing() -> None:
+    with holdfast.open("memory:") as hf:
+        packs = [hf.session(f"s{at}", system=system).pack() for at, system in enumerate((None, " \n", "Be kind."))]
+    costs = [pack.tokens for pack in packs]
+    assert costs[0] == costs[1] < costs[2]
+    assert all(anthropic_problems(dict(pack.to_anthropic())) == [] for pack in packs)

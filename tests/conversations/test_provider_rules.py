@@ -30,6 +30,36 @@ def text(said: str) -> dict[str, Any]:
     return {"type": "text", "text": said}
 
 
+def called(name: str) -> dict[str, Any]:
+    return {**ASKS, "tool_calls": [{**CALL, "function": {"name": name, "arguments": "{}"}}]}
+
+
+INVALID = ["", "functions.find", "a/b", "two words", "né", "🙂", "a" * 65, "find\n"]
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_a_name_is_refused_in_the_history_and_in_a_definition(name: str) -> None:
+    defined = {"name": name, "parameters": {"type": "object"}}
+    assert openai_problems([USER, called(name), GIVES])
+    assert openai_problems([USER, ASKS, {**GIVES, "name": name}])
+    assert openai_problems([USER], [{"type": "function", "function": defined}])
+    assert responses_problems({"input": [USER, {**ITEM, "name": name}, OUTPUT]})
+    assert responses_problems({"input": [USER], "tools": [{"type": "function", **defined}]})
+    assert anthropic_problems({"messages": [USER, assistant({**USE, "name": name}), user(RESULT)]})
+    assert anthropic_problems({"messages": [USER], "tools": [{"name": name, "input_schema": {"type": "object"}}]})
+
+
+@pytest.mark.parametrize("name", ["f", "a-b_C9", "a" * 64, "9", "_"])
+def test_a_valid_name_is_none_of_these(name: str) -> None:
+    defined = {"name": name, "parameters": {"type": "object"}}
+    hosted = {"type": "custom", "custom": {"name": name, "format": {"type": "text"}}}
+    told = [{"type": "function", "function": {**defined, "name": f"{name[:60]}_2"}}, hosted]
+    assert openai_problems([USER, called(name), {**GIVES, "name": name}], told) == []
+    items = [USER, {**ITEM, "name": name}, OUTPUT]
+    assert responses_problems({"input": items, "tools": [{"type": "web_search"}]}) == []
+    assert anthropic_problems({"messages": [USER, assistant({**USE, "name": name}), user(RESULT)]}) == []
+
+
 def test_what_is_valid_is_valid() -> None:
     assert openai_problems([USER, ASKS, GIVES]) == []
     assert responses_problems({"input": [USER, ITEM, OUTPUT]}) == []
@@ -94,6 +124,7 @@ def test_responses_would_refuse_it(items: list[dict[str, Any]]) -> None:
         [user({"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": ""}})],
         [USER, assistant(text("ends in a blank "))],
         [USER, assistant(USE), user({"type": "tool_result", "tool_use_id": "a", "is_error": True})],
+        [USER, assistant(USE), user({**RESULT, "content": " \n"})],
     ],
 )
 def test_messages_would_refuse_it(messages: list[dict[str, Any]]) -> None:

@@ -51,6 +51,17 @@ def refused(messages: list[dict[str, Any]]) -> list[str]:
     return [*found, *(["an id twice in one message"] if twice else [])]
 
 
+def test_a_tool_that_was_invented_has_a_name_that_is_taken_back() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "functions.find", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    history = [user("1"), asked, {**gives("a"), "name": "functions.find"}, asks("b"), gives("b"), user("2")]
+    assert refused(history)
+    window = sliding(history, max_messages=20)
+    assert refused(window) == []
+    assert window[1]["tool_calls"][0]["function"]["name"] == window[2]["name"] != "functions.find"
+    assert [window[at] is history[at] for at in range(6)] == [True, False, False, True, True, True]
+
+
 def test_unchanged_dicts_are_the_same_objects() -> None:
     history = [SYSTEM, user("1"), asks("a"), gives("a"), {"role": "assistant", "content": "ok", "mine": 1}, user("2")]
     window = sliding(history, max_messages=5)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.core.wire.tools import to_anthropic, to_openai, to_responses, tool_defs
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import ToolDef
 from tests.conversations.garbage import JSON
+from tests.conversations.generated import INVENTED
 from tests.scale import volume
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
@@ -82,6 +84,28 @@ def test_what_is_no_list_of_tools_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidValue) as error:
         tool_defs(given)
     assert str(error.value).rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("name", [*INVENTED, "server.tool", "", " ", "a" * 128])
+def test_no_tool_can_be_defined_under_a_name_that_providers_refuse(name: str) -> None:
+    custom = {"type": "custom", "name": name, "format": {"type": "text"}}
+    function = {"name": name, "parameters": SCHEMA}
+    written = ({"type": "function", "function": function}, {"name": name, "input_schema": SCHEMA}, custom)
+    for form in (ToolDef(name=name), *(written if name else written[:2])):
+        with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
+            tool_defs([form])
+    with holdfast.open("memory:") as hf:
+        with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
+            hf.session("s", tools=[ToolDef(name=name)])
+        with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
+            hf.session("t").set_brief(tools=[ToolDef(name=name)])
+    with pytest.raises(InvalidValue, match="Use 1 to 64 letters"):
+        holdfast.tool(name=name)(lambda: None)
+
+
+def test_a_tool_that_a_provider_hosts_has_the_name_that_it_likes() -> None:
+    (hosted,) = tool_defs([{"type": "web_search", "name": "web.search"}])
+    assert to_responses([hosted]) == [{"type": "web_search", "name": "web.search"}]
 
 
 TOOL_LIKE = st.fixed_dictionaries({"type": st.just("function"), "name": JSON, "parameters": JSON})

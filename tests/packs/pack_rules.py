@@ -75,8 +75,9 @@ def tools_by_the_published_rule(request: dict[str, Any]) -> int:
 
 def validity_problems(pack: ContextPack) -> list[str]:
     """What a provider would refuse."""
+    chat = dict(pack.to_openai())
     return [
-        *(f"openai {one}" for one in openai_problems(list(pack.to_openai()["messages"]))),
+        *(f"openai {one}" for one in openai_problems(chat["messages"], chat.get("tools", ()))),
         *(f"responses {one}" for one in responses_problems(dict(pack.to_responses()))),
         *(f"anthropic {one}" for one in anthropic_problems(dict(pack.to_anthropic()))),
     ]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import BudgetTooSmall, ContextPack, Frame, Holdfast, Limits, Message, Session, ToolCallRequest
-from tests.conversations.generated import as_dicts, conversation, text
+from tests.conversations.generated import as_dicts, conversation, text, tool_name
 
 MODEL = "gpt-4o"
 PRIORITIES = ("critical", "high", "medium", "low", "background")
@@ -96,12 +96,13 @@ class World:
 def world(hf: Holdfast, rng: random.Random, *, seat: str | None = None, turns: int | None = None) -> Iterator[World]:
     """What is packed is a session, a root frame in it, a frame further down, or one that has no session."""
     seat = rng.choice(SEATS) if seat is None else seat
-    system = f"system-words {text(rng, 12)}" if rng.random() < 0.8 else None
+    words = f"system-words {text(rng, 12)}" if rng.random() < 0.8 else None
+    system = rng.choice([None, " \n"]) if words is None else words
     session = hf.session("s", model=MODEL, system=system, tools=TOOLS if rng.random() < 0.5 else None)
     found = World(hf, rng, session)
     with ExitStack() as blocks:
         _seat(found, seat, blocks)
-        found.instructions += [] if system is None or seat == "alone" else [system]
+        found.instructions += [] if words is None or seat == "alone" else [words]
         if rng.random() < 0.4 and seat != "alone":
             _brief(found)
         if rng.random() < 0.9:
@@ -166,14 +167,15 @@ def torn_turn(found: World, number: int) -> None:
     rng = found.rng
     found.append(f"asked {number}: {text(rng)}", pinned=rng.random() < 0.1)
     ids = [f"c{rng.randint(1, 3)}" for _ in range(rng.choice([1, 2, 4]))]
-    made = tuple(ToolCallRequest(name="find", arguments='{"n": 1}', provider_id=id) for id in ids)
+    made = tuple(ToolCallRequest(name=tool_name(rng), arguments='{"n": 1}', provider_id=id) for id in ids)
     calls = list(found.append(Message(role="assistant", tool_calls=made, pinned=rng.random() < 0.1)).tool_calls)
     rng.shuffle(calls)
     for call in calls[: rng.randint(0, len(calls))]:
         if rng.random() < 0.2:
-            found.append(f"meanwhile {text(rng, 5)}")
-        result = f"result of {number}: {text(rng, rng.choice([5, 5, 400]))}"
-        found.append(Message(role="tool", tool_results=(holdfast.ToolCallResult(tool_call_id=call.id, result=result),)))
+            found.append(rng.choice([f"meanwhile {text(rng, 5)}", " \n"]))
+        said = f"result of {number}: {text(rng, rng.choice([5, 5, 400]))}" if rng.random() < 0.95 else " \n"
+        result = holdfast.ToolCallResult(tool_call_id=call.id, result=said, is_error=rng.random() < 0.1)
+        found.append(Message(role="tool", tool_results=(result,), name=call.name if rng.random() < 0.2 else None))
     found.append({"role": "assistant", "content": f"answered {number}: {text(rng)}"})
 
 

@@ -19,7 +19,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core.wire.calls import json_text, shown_result
+from holdfast.core.wire.names import author_name, tool_name
 from holdfast.core.wire.parts import ERASED_TEXT, bytes_of
+from holdfast.core.wire.roles import prompt_of
 from holdfast.records.messages import Message, Part, ToolDef
 
 Count = Callable[[str], int]
@@ -144,11 +146,11 @@ def message_tokens(message: Message, count: Count, framing: Framing) -> int:
     elif message.erased:
         total += count(ERASED_TEXT)
     if message.name:
-        total += framing.author + count(message.name)
+        total += _name_tokens(message, message.name, count, framing)
     if message.tool_calls:
         total += framing.parallel if len(message.tool_calls) > 1 else 0
         for call in message.tool_calls:
-            total += framing.call + count(call.name) + count(call.arguments)
+            total += framing.call + count(tool_name(call.name)) + count(call.arguments)
     for result in message.tool_results:
         shown = shown_result(message, result)
         total += framing.result + (count(shown) if isinstance(shown, str) else _parts_tokens(shown, count, framing))
@@ -156,8 +158,9 @@ def message_tokens(message: Message, count: Count, framing: Framing) -> int:
 
 
 def system_tokens(text: str | None, count: Count, framing: Framing) -> int:
-    """The tokens of a system prompt; none if there is no text."""
-    return framing.message + count(text) if text else 0
+    """The tokens of a system prompt; none if it says nothing."""
+    prompt = prompt_of(text)
+    return framing.message + count(prompt) if prompt else 0
 
 
 def tools_tokens(tools: Sequence[ToolDef], count: Count, framing: Framing) -> int:
@@ -183,6 +186,13 @@ def request_tokens(
     """The tokens of a whole request, also what leads the reply."""
     total = framing.reply + system_tokens(system, count, framing) + tools_tokens(tools, count, framing)
     return total + sum(message_tokens(message, count, framing) for message in messages)
+
+
+def _name_tokens(message: Message, name: str, count: Count, framing: Framing) -> int:
+    """The name of who spoke; every result of a message has its tool's."""
+    if message.role == "tool":
+        return len(message.tool_results) * (framing.author + count(tool_name(name)))
+    return framing.author + count(author_name(name))
 
 
 def _parts_tokens(parts: Sequence[Part], count: Count, framing: Framing) -> int:

@@ -8,6 +8,7 @@
     lines.py       holdfast's own JSON lines, lossless
     formats.py     any of these by name, for import and export
     tools.py       tool definitions
+    names.py       names of tools and of who spoke, as every provider takes them
     replies.py     providers' responses: the message, how it ended, what it used
     streaming.py   providers' streams, event by event, to the same responses (each form in a streaming_*.py)
 

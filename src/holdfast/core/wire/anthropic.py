@@ -4,9 +4,9 @@ Tool results, which it puts into user messages, are a message of their own here.
 `render(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, up to this:
 
 - neighbours of one role are one message; results come first in theirs
-- empty texts are left out
+- blank texts are left out
 - `cache_control` belongs to a request, not to a message, and is left out; so are keys that are null
-- `is_error` is left out when false, a result's content when empty
+- `is_error` is left out when false, a result's content when blank
 - a system message among the messages comes back as a user's text with a label
 
 Thinking and blocks of hosted tools are kept and given back unaltered, in their place. What is not

@@ -14,7 +14,7 @@ from holdfast.core.wire.calls import arguments_object, failed, shown_result
 from holdfast.core.wire.ids import Ids, WireIds
 from holdfast.core.wire.order import call_of, in_order, kept_for
 from holdfast.core.wire.parts import bytes_of, encoded, file_id_of, item_of, own, parts_of, said_instead
-from holdfast.core.wire.roles import NOTHING_SAID
+from holdfast.core.wire.roles import NOTHING_SAID, prompt_of
 from holdfast.records.messages import Message, Part
 
 Block = dict[str, Any]
@@ -71,7 +71,7 @@ class _Turn:
 def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Written:
     """The system prompt and the messages. Prompts at the head of the list join the system prompt."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
-    prompts, prompt_source = [system] if system else [], -1
+    prompts, prompt_source = [prompt] if (prompt := prompt_of(system)) else [], -1
     turns: list[_Turn] = []
     for index, message in enumerate(messages):
         if message.role in LABELS and not turns:
@@ -125,7 +125,8 @@ def _blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iter
     elif message.role == "tool":
         for at, result in enumerate(message.tool_results):
             shown = shown_result(message, result)
-            content = shown if isinstance(shown, str) else [block for part in shown for block in _given(part)]
+            words = shown if isinstance(shown, str) and not shown.isspace() else ""
+            content = words if isinstance(shown, str) else [block for part in shown for block in _given(part)]
             yield {
                 "type": "tool_result",
                 "tool_use_id": wire.of_result(index, at, result, exact=exact),
@@ -148,7 +149,7 @@ def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[B
         found = call_of(message, part)
         if found is not None:
             at, call = found
-            made = {"id": wire.of_call(index, at), "name": call.name, "input": arguments_object(call)}
+            made = {"id": wire.of_call(index, at), "name": wire.tool(call.name), "input": arguments_object(call)}
             yield {"type": "tool_use", **made, **kept_for(message, "anthropic", "calls", at)}
     elif kind in ("reasoning", "other"):
         if part.get("provider") == "anthropic":

@@ -76,23 +76,30 @@ def custom_input(call: ToolCallRequest) -> str:
 def shown_result(message: Message, result: ToolCallResult) -> str | list[Part]:
     """What a model is shown of a result: text, parts, or other data as JSON text."""
     value = result.result
-    if isinstance(value, str):
-        return value or (NO_REASON if result.is_error else "")
-    if is_parts(value):
-        return list(value)
-    if value is None:
+    if _is_blank(value):
         if result.interrupted:
             return INTERRUPTED
-        if message.erased:
+        if value is None and message.erased:
             return ERASED_TEXT
         if result.is_error:
             return NO_REASON
-    return json_text(value)
+    if isinstance(value, str):
+        return value
+    return list(value) if is_parts(value) else json_text(value)
 
 
 def failed(result: ToolCallResult) -> bool:
     """Whether a provider is told that the call failed."""
     return result.is_error or result.interrupted
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a result has no word in it. Of a failure, which providers want to be told of, something is said then."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    if is_parts(value):
+        return all(part["type"] in ("text", "refusal") and not part["text"].strip() for part in value)
+    return value is None
 
 
 def _note_nameless(arguments: Any, notes: Notes) -> None:

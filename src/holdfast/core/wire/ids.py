@@ -3,7 +3,7 @@
 Providers' ids come again inside a conversation, so results are matched to calls first and ids are
 written after. For sending, every call gets an id that is valid for the provider and that no
 other call of the request has: its own if it can be, else one made from it. For export, ids are
-the provider's as they were.
+the provider's as they were. Names of tools go the same two ways, see `names.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from holdfast.core.matching import Place, matched
+from holdfast.core.wire.names import tool_name
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
 Ids = Literal["unique", "provider"]
@@ -21,11 +22,12 @@ _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 class WireIds:
-    """The id of every call and every result of a request."""
+    """The id of every call and every result of a request, and the names of tools in it."""
 
-    __slots__ = ("_calls", "_results", "_unmatched")
+    __slots__ = ("_calls", "_exact", "_results", "_unmatched")
 
     def __init__(self, messages: Sequence[Message], ids: Ids, valid: re.Pattern[str], longest: int) -> None:
+        self._exact = ids == "provider"
         self._unmatched: dict[Place, str] = {}
         self._results = matched(messages).calls()
         self._calls = _as_given(messages) if ids == "provider" else _unique(messages, valid, longest)
@@ -48,6 +50,10 @@ class WireIds:
             return result.provider_id
         call = self._results.get((index, position))
         return self._unmatched[index, position] if call is None else self._calls[call]
+
+    def tool(self, name: str) -> str:
+        """The name of a tool, in a call or where a result repeats it."""
+        return name if self._exact else tool_name(name)
 
     def call_place(self, index: int, position: int) -> Place | None:
         """Where the call of a result stands."""

@@ -28,7 +28,7 @@ from holdfast.core.wire.openai_out import rendered
 from holdfast.core.wire.order import InOrder, metadata_of
 from holdfast.core.wire.parts import extras_of, file_media, malformed_part, media_of, text_part
 from holdfast.core.wire.requests import OpenAIRequest
-from holdfast.core.wire.roles import NOTHING_SAID, read_role
+from holdfast.core.wire.roles import NOTHING_SAID, prompt_of, read_role
 from holdfast.core.wire.tools import to_openai
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
@@ -91,7 +91,7 @@ def render(
 ) -> OpenAIRequest:
     """Keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
-    out: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := prompt_of(system)) else []
     for index, message in enumerate(messages):
         out += rendered(message, index, wire, exact=ids == "provider")
     if not out and ids == "unique":

@@ -5,11 +5,11 @@ Assistants and tools can be given text only, so an image in a tool's result is n
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from holdfast.core.wire.calls import custom_input, shown_result
 from holdfast.core.wire.ids import WireIds
+from holdfast.core.wire.names import author_name
 from holdfast.core.wire.order import is_custom, kept_for
 from holdfast.core.wire.parts import (
     address_of,
@@ -24,9 +24,7 @@ from holdfast.core.wire.parts import (
 )
 from holdfast.records.messages import Message, Part
 
-_NOT_IN_A_NAME = re.compile(r"[\s<|\\/>]+")
 _SENT = frozenset({"audio"})
-_LONGEST_NAME = 64
 
 
 def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
@@ -35,7 +33,7 @@ def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> lis
         return _results(message, index, wire, exact)
     out: dict[str, Any] = {"role": message.role, "content": _content(message, exact)}
     if message.name:
-        out["name"] = message.name if exact else _NOT_IN_A_NAME.sub("_", message.name)[:_LONGEST_NAME]
+        out["name"] = message.name if exact else author_name(message.name)
     refused = "".join(part["text"] for part in _field_refusals(message))
     if refused:
         out["refusal"] = refused
@@ -102,12 +100,12 @@ def _file(part: Part, exact: bool) -> dict[str, Any] | None:
 
 
 def _call(message: Message, index: int, at: int, wire: WireIds) -> dict[str, Any]:
-    call = message.tool_calls[at]
+    call, name = message.tool_calls[at], wire.tool(message.tool_calls[at].name)
     extras = {key: value for key, value in kept_for(message, "openai", "calls", at).items() if key != "custom"}
     if is_custom(message, at):
-        made: dict[str, Any] = {"type": "custom", "custom": {"name": call.name, "input": custom_input(call)}}
+        made: dict[str, Any] = {"type": "custom", "custom": {"name": name, "input": custom_input(call)}}
     else:
-        made = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        made = {"type": "function", "function": {"name": name, "arguments": call.arguments}}
     return {"id": wire.of_call(index, at), **made, **extras}
 
 
@@ -122,7 +120,7 @@ def _results(message: Message, index: int, wire: WireIds, exact: bool) -> list[d
             "content": parts if isinstance(parts, str) else [part for part in parts if part is not None],
         }
         if message.name:
-            told["name"] = message.name
+            told["name"] = wire.tool(message.name)
         out.append(told | _extras(message, exact))
     return out
 

@@ -29,7 +29,7 @@ from holdfast.core.wire.order import InOrder, metadata_of
 from holdfast.core.wire.parts import extras_of, file_media, malformed_part, media_of, text_part
 from holdfast.core.wire.requests import ResponsesRequest
 from holdfast.core.wire.responses_out import rendered
-from holdfast.core.wire.roles import NOTHING_SAID, read_role
+from holdfast.core.wire.roles import NOTHING_SAID, prompt_of, read_role
 from holdfast.core.wire.tools import to_responses
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
@@ -77,8 +77,8 @@ def render(
     if not out and ids == "unique":
         out.append({"role": "user", "content": NOTHING_SAID})
     request: ResponsesRequest = {"input": out}
-    if system:
-        request = {"instructions": system, **request}
+    if prompt := prompt_of(system):
+        request = {"instructions": prompt, **request}
     told = to_responses(tools)
     if told:
         request["tools"] = told

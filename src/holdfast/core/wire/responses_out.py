@@ -90,7 +90,7 @@ def _call(message: Message, index: int, part: Part, wire: WireIds) -> list[dict[
         return []
     at, call = found
     extras = {key: value for key, value in kept_for(message, "responses", "calls", at).items() if key != "custom"}
-    item = {"call_id": wire.of_call(index, at), "name": call.name, **extras}
+    item = {"call_id": wire.of_call(index, at), "name": wire.tool(call.name), **extras}
     if is_custom(message, at):
         return [{"type": "custom_tool_call", "input": custom_input(call), **item}]
     return [{"type": "function_call", "arguments": call.arguments, **item}]

@@ -1,4 +1,4 @@
-"""Roles as they are met in the wild."""
+"""Roles as they are met in the wild, and what stands where nobody said anything."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ NOTHING_SAID = "[Nothing was said.]"
 """Stands where a request must have a message and there is none."""
 
 _OTHER_NAMES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
+
+
+def prompt_of(system: str | None) -> str | None:
+    """The system prompt that is sent. A blank one says nothing, and Anthropic refuses it."""
+    return system if system and not system.isspace() else None
 
 
 def read_role(role: Any, notes: Notes, also: tuple[str, ...] = ()) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.core.codec import encode
 from holdfast.core.wire.given import plain
+from holdfast.core.wire.names import is_tool_name
 from holdfast.core.wire.notes import Notes
 from holdfast.core.wire.parts import copied
 from holdfast.errors import InvalidValue
@@ -20,7 +21,8 @@ from holdfast.records.messages import ToolDef
 
 _DATED = re.compile(r".+_\d{8}")
 """Anthropic's hosted tools carry a date in their type."""
-_LONGEST_NAME = 128
+_LONGEST_HOSTED = 128
+"""A tool that a provider hosts is named as that provider likes."""
 
 
 def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
@@ -123,8 +125,7 @@ def _described(tool: ToolDef) -> dict[str, Any]:
 
 def _checked(tool: ToolDef) -> ToolDef:
     """Records do not check their fields when they are made."""
-    if not isinstance(tool.name, str) or not tool.name.strip() or len(tool.name) > _LONGEST_NAME:
-        raise InvalidValue(f"A tool's name is {tool.name!r:.60}. Give one of 1 to {_LONGEST_NAME} characters.")
+    _check_name(tool)
     if tool.description is not None and not isinstance(tool.description, str):
         raise InvalidValue(f"The description of {tool.name} is not text. Say in words what the tool does.")
     if tool.strict is not None and not isinstance(tool.strict, bool):
@@ -133,6 +134,16 @@ def _checked(tool: ToolDef) -> ToolDef:
         raise InvalidValue(f"The parameters of {tool.name} are not an object. Give a JSON schema.")
     encode([tool.name, tool.description, tool.parameters, tool.raw])
     return tool
+
+
+def _check_name(tool: ToolDef) -> None:
+    name: Any = tool.name
+    hosted = isinstance(tool.raw, dict) and not _is_custom(tool.raw)
+    if isinstance(name, str) and (is_tool_name(name) or (hosted and name.strip() and len(name) <= _LONGEST_HOSTED)):
+        return
+    raise InvalidValue(
+        f"{name!r:.80} cannot name a tool: providers refuse it. Use 1 to 64 letters of a-z and A-Z, digits, _ and -."
+    )
 
 
 def _owner(raw: dict[str, Any]) -> str:

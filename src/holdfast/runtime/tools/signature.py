@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 from collections.abc import Callable
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from holdfast.core.wire.names import is_tool_name
 from holdfast.errors import InvalidValue
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.docs import described
 from holdfast.runtime.tools.schema import Schema, Shapes, default_of, object_of
 
-NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -64,7 +63,7 @@ def signature_of(function: Any, name: str | None = None, description: str | None
 
 def check_name(name: Any) -> str:
     """A name that every provider takes."""
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not is_tool_name(name):
         raise InvalidValue(
             f"{name!r:.80} cannot name a tool. Use 1 to 64 letters of a-z and A-Z, digits, _ and -; "
             "@tool(name=…) gives a function another name."
