@@ -83,7 +83,10 @@ class Journal(Protocol):
         """Streams that have live entries, in order of name, after one name."""
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
-        """Messages and entries that hold some of the words, best first; nothing that no longer stands."""
+        """Messages and entries that hold some of the words, best first; nothing that no longer stands.
+
+        Texts of messages that lie in artifacts are indexed by their beginning, as others are.
+        """
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         """The same for events that were found by other means, without scores."""

@@ -6,7 +6,8 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from holdfast.errors import InvalidValue, NotFound, TooLarge
+from holdfast.core.search.searchable import beginning_of
+from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import ERASED, Erased
@@ -49,6 +50,15 @@ def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
         raise NotFound(f"{name!r} is not the name of an artifact.") from None
     body = ports.journal.artifact(acting.tenant, raw)
     return ERASED if body is None else body
+
+
+def beginning(ports: Ports, acting: Acting, name: str) -> str:
+    """How a text begins that lies in an artifact, as far as it is searched; nothing if it is lost or erased."""
+    try:
+        body = read(ports, acting, name)
+    except (NotFound, Corrupt):
+        return ""
+    return beginning_of(body if isinstance(body, bytes) else None)
 
 
 def collect(ports: Ports) -> int:

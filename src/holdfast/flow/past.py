@@ -91,7 +91,9 @@ Item = tuple[str, StoredEvent | Subject | Artifact]
 class Excerpt(Journal, Protocol):
     """A journal that can hold some events of another one, gaps and all."""
 
-    def hold(self, secret: bytes, position: int, items: Iterable[Item]) -> None: ...
+    def hold(
+        self, secret: bytes, position: int, items: Iterable[Item], bodies: Callable[[str, bytes], bytes | None]
+    ) -> None: ...
 
 
 class PastJournal:
@@ -143,7 +145,7 @@ def looking_back(empty: Callable[[Settings], Excerpt]) -> Callable[[Ports, Actin
         held = empty(ports.settings)
         with ports.journal.snapshot():
             copies = _Copies(ports.journal, acting.tenant, check_as_of(ports, as_of))
-            held.hold(ports.journal.secret, as_of, copies.items())
+            held.hold(ports.journal.secret, as_of, copies.items(), ports.journal.artifact)
         journal = cast(Journal, PastJournal(held, ports.journal, acting.tenant, frozenset(copies.bodies)))
         clock = ports.clock if copies.at is None else cast(Clock, ClockAt(ports.clock, copies.at))
         return _over(ports, journal, clock)

@@ -20,6 +20,7 @@ from holdfast.core.place import new_head, place
 from holdfast.core.project import project
 from holdfast.core.search.searchable import SAID
 from holdfast.errors import NotFound, Unsupported
+from holdfast.journal.memory_finding import Bodies
 from holdfast.journal.memory_undoing import Before, MemoryUndoing
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
@@ -62,6 +63,7 @@ class MemoryJournal(MemoryUndoing):
         self._ids: dict[tuple[str, bytes], int] = {}
         self._subjects: dict[str, list[Subject]] = {}
         self._artifacts: dict[tuple[str, bytes], Artifact] = {}
+        self._elsewhere: Bodies = lambda tenant, name: None
         self._renewals: dict[Stream, int] = {}
         self._tables = MemoryTables()
         self._texts = MemoryTexts() if self._indexed else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.place import head_after
 from holdfast.errors import Refused
+from holdfast.journal.memory_finding import Bodies
 from holdfast.journal.memory_reading import MemoryReading
 from holdfast.records.batches import Artifact, Head
 from holdfast.records.events.envelope import StoredEvent
@@ -19,7 +20,6 @@ class MemoryCopying(MemoryReading):
     """The part of a journal in memory that takes in what was written elsewhere, exactly as it is."""
 
     secret: bytes
-    _artifacts: dict[tuple[str, bytes], Artifact]
 
     def _forget(self) -> None:
         raise NotImplementedError
@@ -47,14 +47,18 @@ class MemoryCopying(MemoryReading):
             self.secret = secret
             return self._position
 
-    def hold(self, secret: bytes, position: int, items: Iterable[Item]) -> None:
-        """Copies of some events of another journal, gaps and all: to be looked at, not to go on from."""
+    def hold(self, secret: bytes, position: int, items: Iterable[Item], bodies: Bodies) -> None:
+        """Copies of some events of another journal, gaps and all: to be looked at, not to go on from.
+
+        `bodies` reads artifacts there, of which only the names are held.
+        """
         with self._open():
             for tenant, item in items:
                 self._copy(tenant, item)
             # Most who look at the past search for nothing in it.
             self._unindexed = list(self._events.values())
             self._tables.mark()
+            self._elsewhere = bodies
             self.secret, self._position = secret, position
 
     def _copy(self, tenant: str, item: Any) -> bool:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.core.codec import decode_facts
-from holdfast.core.search.searchable import KEPT, SAID, Hit, TextSearch
+from holdfast.core.search.searchable import KEPT, SAID, Hit, TextSearch, artifact_id, beginning_of
+from holdfast.errors import Corrupt, NotFound
 from holdfast.journal import state_in_memory
 from holdfast.journal.rows_in_memory import MemoryTables
 from holdfast.journal.texts_in_memory import MemoryTexts
 from holdfast.journal.vectors_in_memory import MemoryVectors
+from holdfast.records.batches import Artifact
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.rows import Found, Row, Value
+
+Bodies = Callable[[str, bytes], bytes | None]
+"""The body of an artifact of a tenant, if there is one."""
 
 
 def _stood(retracted: Value, at: int) -> bool:
@@ -25,6 +30,8 @@ def _stood(retracted: Value, at: int) -> bool:
 class MemoryFinding:
     """The part of a journal in memory that looks things up."""
 
+    _artifacts: dict[tuple[str, bytes], Artifact]
+    _elsewhere: Bodies
     _events: dict[int, StoredEvent]
     _unindexed: list[StoredEvent]
     _streams: dict[tuple[str, str], list[int]]
@@ -37,7 +44,7 @@ class MemoryFinding:
 
     def _index(self, events: Iterable[StoredEvent]) -> None:
         if self._texts is not None:
-            self._texts.index(events, self._said_before, self._kept_before)
+            self._texts.index(events, self._said_before, self._kept_before, self._beginning)
 
     def _catch_up(self) -> None:
         """What was only copied in is indexed when it is first searched."""
@@ -52,6 +59,16 @@ class MemoryFinding:
             if row is not None and _stood(row["retracted"], event.version):
                 return self._at(event.tenant, event.stream, version).content
         return None
+
+    def _beginning(self, tenant: str, name: str) -> str:
+        """How a text begins that lies in an artifact, here or in the journal that this one is an excerpt of."""
+        kept = self._artifacts.get((tenant, artifact_id(name)))
+        if kept is None or kept.erased:
+            return ""
+        try:
+            return beginning_of(kept.body or self._elsewhere(tenant, kept.name))
+        except (NotFound, Corrupt):
+            return ""  # Its file is lost there: the rest can be searched all the same.
 
     def _kept_before(self, event: StoredEvent, key: str) -> int | None:
         versions = state_in_memory.revisions(self._tables, event.tenant, event.stream, key, event.version)

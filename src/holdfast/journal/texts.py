@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import apsw
 import msgspec
@@ -46,10 +47,12 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What indexing asks of its journal: the message before one, and the event that held a key before."""
+    """What indexing asks of its journal: the message before one, the event that held a key before, and how a large
+    text begins that lies in an artifact of this name."""
 
     previous: Callable[[Placed], str]
     replaced: Callable[[Placed, str], int | None]
+    beginning: Callable[[Placed, str], str]
 
 
 def table(tenant: int) -> str:
@@ -97,7 +100,7 @@ def _changes(events: list[Placed], around: Around) -> tuple[list[int], list[Pass
             before = around.replaced(placed, facts.key)
             if before is not None and passages.pop(before, None) is None:
                 gone.append(before)
-        text = searchable(event.type, facts, event.content)
+        text = searchable(event.type, facts, event.content, partial(around.beginning, placed))
         previous = ""
         if event.type == SAID:
             if len(text) <= OWN_CONTEXT:

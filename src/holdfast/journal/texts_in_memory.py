@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import apsw
@@ -45,15 +46,19 @@ class MemoryTexts:
         events: Iterable[StoredEvent],
         previous: Callable[[StoredEvent], bytes | None],
         replaced: Callable[[StoredEvent, str], int | None],
+        beginning: Callable[[str, str], str],
     ) -> None:
         """Take in what was written."""
 
         def before(placed: Placed) -> str:
             content = previous(placed.event)
-            return "" if content is None else said(decode(content, MessageContent))
+            return "" if content is None else said(decode(content, MessageContent), partial(begins, placed))
+
+        def begins(placed: Placed, name: str) -> str:
+            return beginning(placed.event.tenant, name)
 
         placed = [self._place(event) for event in events if event.type in texts.TYPES]
-        texts.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key)))
+        texts.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key), begins))
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
         """Hits of one tenant."""

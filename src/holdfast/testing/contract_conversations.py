@@ -9,9 +9,11 @@ import pytest
 
 from holdfast.core.codec import decode_event
 from holdfast.core.fold import fold
+from holdfast.core.search.searchable import TextSearch
+from holdfast.core.search.words import terms
 from holdfast.core.tables import TABLES
 from holdfast.errors import Closed, Refused
-from holdfast.flow import erasing
+from holdfast.flow import artifacts, erasing
 from holdfast.flow.verify import verify
 from holdfast.journal_port import Journal
 from holdfast.records.events.conversations import MessageAppended, MessageContent, ThreadOpened
@@ -120,6 +122,26 @@ class ConversationContract(Fixtures):
         with pytest.raises(Refused):
             writer.append("session/s/thread/main", said(2), opened)
         assert (dump(journal), journal.position(), journal.load("default", "session/s/thread/main")) == before
+
+    @pytest.mark.parametrize("size", [300, 300_000])
+    def test_a_text_that_lies_in_an_artifact_is_found_until_it_is_erased(
+        self, writer: Writer, journal: Journal, size: int
+    ) -> None:
+        placed = artifacts.prepare(writer.ports, writer.acting, b"a heliotrope " + b"x" * size)
+        facts = MessageAppended(role="user", position=1, artifacts=(placed.name.hex(),))
+        content = MessageContent(parts=[{"type": "text", "artifact": placed.name.hex(), "whole": True}])
+        large = Draft(type="message.appended", facts=facts, content=content, subject="carol")
+        opened = Draft(type="thread.opened", facts=ThreadOpened())
+        writer.append("session/s/thread/main", opened, large, said(2), artifacts=[placed])
+        wanted = TextSearch(terms=terms("heliotrope"), now=1)
+        for _ in range(2):
+            # The one behind it is short, and found by the end of what was said before it as well.
+            assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
+            journal.rebuild()
+        erasing.erase(writer.ports, writer.acting, "carol")
+        for _ in range(2):
+            assert journal.search("default", wanted) == []
+            journal.rebuild()
 
     def test_frames_and_conversations_do_not_touch_each_other(self, writer: Writer, journal: Journal) -> None:
         (story,) = _told(writer, steps=20, sessions=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from holdfast.core.search.words import text_of
 from holdfast.records.events.conversations import MessageContent, Segment
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.events.state import ValueContent
+from holdfast.records.messages import Message, Part
 
 SAID: Final = "message.appended"
 KEPT: Final = "state.written"
@@ -20,6 +22,11 @@ PIECE: Final = 300
 MOST_PIECES: Final = 32
 INDEXED_CHARS: Final = 20_000
 """Characters of one message or entry that are indexed: what an append costs is bounded."""
+INDEXED_BYTES: Final = 4 * INDEXED_CHARS
+"""Bytes of a text that hold as many characters, whatever they are."""
+
+Beginning = Callable[[str], str]
+"""The first characters of a text that lies in an artifact, by the artifact's name; empty if there is none to read."""
 
 
 class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,20 +105,74 @@ def pieces(text: str) -> list[str]:
     return [piece for piece in found if piece] or [text]
 
 
-def searchable(type_name: str, facts: Any, content: bytes | None) -> str:
+def searchable(type_name: str, facts: Any, content: bytes | None, beginning: Beginning) -> str:
     """The words of an event; none for events that are not looked for."""
     if content is None:
         return ""
     if type_name == SAID:
-        return said(decode(content, MessageContent))
+        return said(decode(content, MessageContent), beginning)
     if type_name == KEPT:
         return f"{facts.key}\n{text_of(decode(content, ValueContent).value, INDEXED_CHARS)}"
     return ""
 
 
-def said(content: MessageContent) -> str:
-    """What a message says, with what its tools gave; calls and their arguments are how, not what."""
-    parts = (part.get("text") for part in content.parts or () if part.get("type") in ("text", "refusal"))
-    results = (text_of(result.get("result"), INDEXED_CHARS) for result in content.tool_results or ())
-    pieces = (content.text, *parts, *results)
-    return "\n".join(piece for piece in pieces if isinstance(piece, str) and piece)[:INDEXED_CHARS]
+def unread(name: str) -> str:
+    """For whoever asks only for what lies in the event itself."""
+    return ""
+
+
+def artifact_id(name: object) -> bytes:
+    """An artifact's name as it is stored. Content that names none that can be is searched without it."""
+    try:
+        return bytes.fromhex(name) if isinstance(name, str) else b""
+    except ValueError:
+        return b""
+
+
+def beginning_of(body: bytes | None) -> str:
+    """The first characters of a large text, as far as they are indexed; what was erased has none."""
+    return "" if body is None else body[:INDEXED_BYTES].decode("utf-8", "ignore")[:INDEXED_CHARS]
+
+
+def said(content: MessageContent, beginning: Beginning) -> str:
+    """What a message says, with what its tools gave; calls and their arguments are how, not what.
+
+    Texts that lie in artifacts are part of it, and read as long as there is room for more.
+    """
+    if content.parts is None and content.tool_results is None:
+        return (content.text or "")[:INDEXED_CHARS]
+    return _first(_stored(content, beginning))
+
+
+def _stored(content: MessageContent, beginning: Beginning) -> Iterator[Any]:
+    yield content.text
+    for part in content.parts or ():
+        if _is_text(part):
+            yield beginning(part["artifact"]) if "artifact" in part else part.get("text")
+    for result in content.tool_results or ():
+        named = "artifact" in result
+        yield beginning(result["artifact"]) if named else text_of(result.get("result"), INDEXED_CHARS)
+
+
+def _is_text(part: Part) -> bool:
+    return part.get("type") in ("text", "refusal")
+
+
+def told(message: Message) -> str:
+    """The same of a message whose large texts were read in."""
+    content = message.content
+    parts = [content] if not isinstance(content, list) else [part.get("text") for part in content if _is_text(part)]
+    return _first((*parts, *(text_of(one.result, INDEXED_CHARS) for one in message.tool_results)))
+
+
+def _first(texts: Iterable[Any]) -> str:
+    """Texts one below the other, up to what is indexed; no more of them are asked for than there is room for."""
+    found: list[str] = []
+    room = INDEXED_CHARS
+    for text in texts:
+        if isinstance(text, str) and text:
+            found.append(text)
+            room -= len(text) + 1
+            if room <= 0:
+                break
+    return "\n".join(found)[:INDEXED_CHARS]

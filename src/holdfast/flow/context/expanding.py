@@ -14,22 +14,27 @@ from itertools import chain, islice
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.fencing import lowest
 from holdfast.core.naming import Name, handle_of, parse_handle, stretch_handle
 from holdfast.core.paging import Piece
-from holdfast.core.said import ERASED_TEXT, stored_message
+from holdfast.core.said import ERASED_TEXT
+from holdfast.core.search.searchable import told
+from holdfast.core.search.words import snippet, terms
 from holdfast.core.telling import capped, message_text
 from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
 from holdfast.flow.compaction.summing import covers, standing
+from holdfast.flow.context.looking import Looking
 from holdfast.flow.context.packed import LOOK_BACK, journaled
 from holdfast.flow.context.reloading import origin_of
 from holdfast.flow.context.resolving import reload, resolve
 from holdfast.flow.context.seeing import find_handle
-from holdfast.flow.conversation.lines import APPENDED, bodies, line_of, place_of, segments, span_of
+from holdfast.flow.conversation.lines import bodies, line_of, place_of, segments, span_of
 from holdfast.flow.stack.showing import event_at, frame_info, handle_info
 from holdfast.flow.state.searching import search_line
 from holdfast.ports import Acting, Ports
+from holdfast.records.entries import SearchResult
 from holdfast.records.events.conversations import Segment, Stretch
 from holdfast.records.ids import ULID_CHARS
 from holdfast.records.messages import Message
@@ -189,28 +194,28 @@ def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tupl
 def mentions(
     ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
 ) -> list[Mention]:
-    """Messages of a line that match, best first. What the tools in `own` gave is left out: it is said elsewhere."""
-    found = []
-    for result in search_line(ports, acting, line, query, 2 * limit if own else limit):
-        message: Message = result.value
-        if not (own and _answers(ports, acting, message, own)):
-            found.append(
-                Mention(
-                    name=handle_of(message, line),
-                    who=_who(message),
-                    trust=message.trust,
-                    snippet=" ".join(result.snippet.split()),
-                )
-            )
-    return found[:limit]
+    """Messages of a line that match, best first, each with some of its words.
+
+    What the tools in `own` were asked for and what they gave is left out: it is said elsewhere.
+    """
+    looking = Looking(ports, acting, own)
+    found = search_line(ports, acting, line, query, limit, counts=lambda event: not looking.is_all_of(event))
+    return [
+        Mention(
+            name=handle_of(result.value, line),
+            who=_who(result.value),
+            trust=result.value.trust,
+            snippet=_excerpt(result, query, own),
+        )
+        for result in found
+    ]
 
 
-def _answers(ports: Ports, acting: Acting, message: Message, names: frozenset[str]) -> bool:
-    """Whether a message holds nothing but results of some tools, which its round begins with."""
-    if not message.tool_results:
-        return False
-    event = event_at(ports, acting, message.stream, message.round)
-    if event is None or event.type not in APPENDED:
-        return False
-    names_by_id = {call.id: call.name for call in stored_message(event).tool_calls}
-    return all(names_by_id.get(result.tool_call_id) in names for result in message.tool_results)
+def _excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
+    """The words of a message that fit best. One that says nothing is told by its calls, those of some tools aside."""
+    message: Message = result.value
+    excerpt = result.snippet
+    if not told(message).strip():
+        others = tuple(call for call in message.tool_calls if call.name not in own)
+        excerpt = snippet(_words(replace(message, tool_calls=others)), terms(query))
+    return " ".join(excerpt.split()) or NOTHING_SAID

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -18,6 +19,7 @@ from holdfast.ambient import renew_in_child
 from holdfast.core.codec import decode_facts
 from holdfast.core.search.searchable import KEPT, Hit, TextSearch, admits, pieces, searchable
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
+from holdfast.flow import artifacts
 from holdfast.flow.state.likeness import Block, Blocks, Likeness, grown, size_of
 from holdfast.ports import Acting, Embedder, Ports
 from holdfast.records.events.envelope import StoredEvent
@@ -132,7 +134,7 @@ def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> 
     """Make vectors of what has none; gives how many texts that were. Interrupted, it goes on the next time."""
     count = 0
     while events := ports.journal.unembedded(acting.tenant, stream, embedder.name, BATCH):
-        texts = [_text(event) for event in events]
+        texts = [_text(ports, acting, event) for event in events]
         secret = ports.journal.secret
         digests = [hmac.digest(secret, text.encode("utf-8", "replace"), hashlib.sha256)[:16] for text in texts]
         vectors = _embedded(ports, acting, embedder, texts, digests)
@@ -144,8 +146,9 @@ def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> 
     return count
 
 
-def _text(event: StoredEvent) -> str:
-    return searchable(event.type, decode_facts(event.type, event.schema, event.facts), event.content)
+def _text(ports: Ports, acting: Acting, event: StoredEvent) -> str:
+    facts = decode_facts(event.type, event.schema, event.facts)
+    return searchable(event.type, facts, event.content, partial(artifacts.beginning, ports, acting))
 
 
 def _embedded(

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from holdfast.core import entries as rules
 from holdfast.core.codec import decode, decode_event, decode_facts
+from holdfast.core.said import large_texts
 from holdfast.core.search.ranking import Candidate, rank
-from holdfast.core.search.searchable import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said
+from holdfast.core.search.searchable import (
+    INDEXED_CHARS,
+    KEPT,
+    SAID,
+    Hit,
+    TextSearch,
+    admits,
+    said,
+    told,
+    unread,
+)
 from holdfast.core.search.words import named, snippet, terms, text_of
+from holdfast.core.telling import message_text
 from holdfast.errors import InvalidValue, Unavailable
 from holdfast.flow.conversation.lines import decoded, line_of, segments, session_of
 from holdfast.flow.state.entries import stored_entry
@@ -32,6 +44,9 @@ SAMPLED: Final = 200
 CHARACTERS_PER_TOKEN: Final = 4
 MOST_RESULTS: Final = 1_000
 LONGEST_QUERY: Final = 10_000
+
+Counts = Callable[[StoredEvent], bool]
+"""Whether a message is one of those that are searched."""
 
 
 def check_query(query: object) -> str:
@@ -56,12 +71,20 @@ def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> 
     return found
 
 
-def search_line(ports: Ports, acting: Acting, stream: str, query: str, limit: int) -> list[SearchResult]:
-    """Messages of one line, with what it shares with others; best first."""
+def search_line(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    query: str,
+    limit: int,
+    *,
+    counts: Counts = lambda event: True,
+) -> list[SearchResult]:
+    """Messages of one line, with what it shares with others; best first. What does not count is as if it were not."""
     query = check_query(query)
     rules.check_limit("limit", limit, MOST_RESULTS)
     lines = tuple(segments(stream, line_of(ports, acting, stream)))
-    return _search(ports, acting, query, limit, lines=lines)
+    return _search(ports, acting, query, limit, lines=lines, counts=counts)
 
 
 def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
@@ -72,19 +95,27 @@ def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[Sea
 
 
 def _search(
-    ports: Ports, acting: Acting, query: str, limit: int, *, lines: tuple[Segment, ...] = ()
+    ports: Ports,
+    acting: Acting,
+    query: str,
+    limit: int,
+    *,
+    lines: tuple[Segment, ...] = (),
+    counts: Counts = lambda event: True,
 ) -> list[SearchResult]:
     words = terms(query)
     if not words:
         return []
     search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=CANDIDATES)
     matches = _seen(ports, acting, search, ports.journal.search(acting.tenant, search))
-    hits = {hit.event.seq: hit for hit in matches}
+    hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
     near = _near(ports, acting, query, search, hits)
     for seq, (hit, _) in near.items():
-        hits.setdefault(seq, hit)
+        if seq not in hits and counts(hit.event):
+            hits[seq] = hit
     for hit in _neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
-        hits.setdefault(hit.event.seq, hit)
+        if counts(hit.event):
+            hits.setdefault(hit.event.seq, hit)
     candidates = [_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
     best = rank(
         candidates,
@@ -170,7 +201,7 @@ def _candidate(hit: Hit, cosine: float) -> Candidate:
         position=facts.position,
         session=session_of(event.stream),
         speaker=content.name,
-        asks=said(content).rstrip().endswith("?"),
+        asks=not large_texts(content) and said(content, unread).rstrip().endswith("?"),
         newest=event.seq,
     )
 
@@ -184,7 +215,7 @@ def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Seque
         lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
     if not lengths:
         contents = (event.content for event in events if event.type == SAID and event.content is not None)
-        lengths = [len(said(decode(content, MessageContent))) for content in contents]
+        lengths = [len(said(decode(content, MessageContent), unread)) for content in contents]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
@@ -198,7 +229,7 @@ def _result(ports: Ports, acting: Acting, event: Event, score: float, words: tup
     (message,) = decoded(ports, acting, [event])
     return SearchResult(
         score=score,
-        snippet=snippet(said(event.content), words),
+        snippet=snippet(told(message).strip() or message_text(message), words),
         scope=event.stream,
         key=event.id,
         value=message,

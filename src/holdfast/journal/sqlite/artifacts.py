@@ -68,6 +68,14 @@ class ArtifactFiles:
         except OSError as error:
             raise Unavailable(f"Artifact {name.hex()} cannot be read ({error.strerror}).") from error
 
+    def beginning(self, tenant: str, name: bytes, size: int) -> bytes:
+        """The first bytes of a body, for whoever can do without them: nothing if it cannot be read."""
+        try:
+            with self.path(tenant, name).open("rb") as file:
+                return file.read(size)
+        except OSError:
+            return b""
+
     def remove(self, tenant: str, name: bytes) -> None:
         """Take a body off the disk."""
         try:

@@ -14,6 +14,7 @@ import apsw
 
 from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
 from holdfast.journal.sqlite import texts, vectors
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import subject_digest
 from holdfast.journal.sqlite.plan import Plan
@@ -38,7 +39,7 @@ def erase(
         digest = subject_digest(journal.secret, subject)
         begun = ask(connection, queries()["find_erasure"], (number, digest))
         if known:
-            erasure = _erase(connection, number, known[0][0])
+            erasure = _erase(connection, journal.files, number, known[0][0])
             note = (number, erasure.subject, digest, erasure.events, erasure.artifacts)
             connection.execute(queries()["note_erasure"], note)
             event = marker(erasure.subject, erasure.events, erasure.artifacts)
@@ -61,11 +62,11 @@ def erase(
     return erasure
 
 
-def _erase(connection: apsw.Connection, tenant: int, subject: int) -> Erasure:
+def _erase(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> Erasure:
     ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
     doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
     connection.execute(queries()["erase_content"], (tenant, subject))
-    texts.forget(connection, tenant, subject)
+    texts.forget(connection, files, tenant, subject)
     vectors.forget(connection, tenant, subject)
     if doomed:
         connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])

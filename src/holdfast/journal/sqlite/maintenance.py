@@ -208,4 +208,4 @@ class _Copy:
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
-            texts.repair(self._connection)
+            texts.repair(self._connection, self._journal.files)

@@ -240,7 +240,7 @@ class Plan:
         if moved:
             self._connection.executemany(queries()["update_stream"], moved)
         if self._texts:
-            texts.index(self._connection, self._texts, around(self._connection))
+            texts.index(self._connection, self._texts, around(self._connection, self._files))
 
 
 def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:

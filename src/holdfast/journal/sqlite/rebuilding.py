@@ -19,6 +19,7 @@ from holdfast.core.project import project
 from holdfast.core.tables import PROJECTIONS
 from holdfast.errors import Busy, Corrupt, InvalidValue
 from holdfast.journal.sqlite import texts
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.schema import meta_digest
 from holdfast.journal.sqlite.statements import bind, drop, queries, rename
@@ -37,14 +38,17 @@ def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
     try:
         with journal.connections.separate() as connection:
             connection.pragma("foreign_keys", 0)
-            return _Rebuild(connection, progress, index=bool(journal.settings.index_text)).run()
+            return _Rebuild(connection, journal.files, progress, index=bool(journal.settings.index_text)).run()
     finally:
         journal.announce()
 
 
 class _Rebuild:
-    def __init__(self, connection: apsw.Connection, progress: Progress | None, *, index: bool) -> None:
+    def __init__(
+        self, connection: apsw.Connection, files: ArtifactFiles, progress: Progress | None, *, index: bool
+    ) -> None:
         self._connection = connection
+        self._files = files
         self._index = index
         self._progress = progress
         self._applied = 0
@@ -134,7 +138,7 @@ class _Rebuild:
         for sql in (*indexes, *(sql for _, sql in views)):
             self._connection.execute(sql)
         if self._index:
-            texts.repair(self._connection)
+            texts.repair(self._connection, self._files)
         broken = ask(self._connection, "PRAGMA foreign_key_check")
         self._connection.execute(queries()["drop_meta"], (REBUILD,))
         if broken:

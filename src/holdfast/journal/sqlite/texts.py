@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import apsw
 import msgspec
 
 from holdfast.core.codec import decode, decode_facts
-from holdfast.core.search.searchable import SAID, Hit, TextSearch, said, searchable
+from holdfast.core.search.searchable import (
+    INDEXED_BYTES,
+    SAID,
+    Hit,
+    TextSearch,
+    artifact_id,
+    beginning_of,
+    said,
+    searchable,
+)
+from holdfast.core.search.words import OWN_CONTEXT
 from holdfast.fts import TextIndex
 from holdfast.journal import texts
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.connection import ask
 from holdfast.journal.sqlite.event_rows import stored_event
 from holdfast.journal.sqlite.statements import queries
@@ -23,20 +35,35 @@ MOSTLY = 0.8
 """The share of all events from which on a place is nearly everything."""
 
 
-def around(connection: apsw.Connection) -> Around:
+def around(connection: apsw.Connection, files: ArtifactFiles) -> Around:
     """What indexing asks, answered within the transaction."""
 
     def previous(placed: Placed) -> str:
         values = (placed.tenant, placed.stream, placed.event.version)
         rows = ask(connection, queries()["message_before"], values)
-        return said(decode(rows[0][0], MessageContent)) if rows and rows[0][0] is not None else ""
+        if not rows or rows[0][0] is None:
+            return ""
+        return said(decode(rows[0][0], MessageContent), partial(beginning, placed))
 
     def replaced(placed: Placed, key: str) -> int | None:
         values = (placed.tenant, placed.stream, key, placed.event.version)
         rows = ask(connection, queries()["entry_before"], values)
         return rows[0][0] if rows else None
 
-    return Around(previous, replaced)
+    def beginning(placed: Placed, name: str) -> str:
+        return _beginning(connection, files, placed.tenant, name)
+
+    return Around(previous, replaced, beginning)
+
+
+def _beginning(connection: apsw.Connection, files: ArtifactFiles, tenant: int, name: str) -> str:
+    """How a large text begins: only as much of it is read as is indexed."""
+    raw = artifact_id(name)
+    rows = ask(connection, queries()["artifact_beginning"], (tenant, raw, INDEXED_BYTES))
+    if not rows or rows[0][2]:
+        return ""
+    owner, in_file, _, body = rows[0]
+    return beginning_of(files.beginning(owner, raw, INDEXED_BYTES) if in_file else body)
 
 
 def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list[Hit]:
@@ -90,7 +117,7 @@ def strangers(connection: apsw.Connection, tenant: int) -> set[int]:
     return set(TextIndex(connection, texts.table(tenant)).rowids()) - wanted
 
 
-def repair(connection: apsw.Connection) -> None:
+def repair(connection: apsw.Connection, files: ArtifactFiles) -> None:
     """Make every index hold what stands and nothing else; one that is damaged is made anew."""
     for (number,) in ask(connection, "SELECT id FROM tenants ORDER BY id"):
         index = TextIndex(connection, texts.table(number))
@@ -105,24 +132,25 @@ def repair(connection: apsw.Connection) -> None:
         index.remove(sorted(there - wanted))
         missing = sorted(wanted - there)
         for first in range(0, len(missing), BATCH):
-            _fill(connection, number, index, missing[first : first + BATCH])
+            _fill(connection, files, number, index, missing[first : first + BATCH])
 
 
-def _fill(connection: apsw.Connection, tenant: int, index: TextIndex, seqs: list[int]) -> None:
+def _fill(connection: apsw.Connection, files: ArtifactFiles, tenant: int, index: TextIndex, seqs: list[int]) -> None:
     rows = ask(connection, queries()["events_by_seq"], (_JSON.encode(seqs).decode(),))
-    before = around(connection)
+    there = around(connection, files)
     passages = []
     for row in rows:
         placed = Placed(tenant, row[2], stored_event(row, "", ""))
         event = placed.event
-        text = searchable(event.type, decode_facts(event.type, event.schema, event.facts), event.content)
-        previous = before.previous(placed) if event.type == SAID else ""
+        facts = decode_facts(event.type, event.schema, event.facts)
+        text = searchable(event.type, facts, event.content, partial(there.beginning, placed))
+        previous = there.previous(placed) if event.type == SAID and len(text) <= OWN_CONTEXT else ""
         if text:
             passages.append(texts.passage(placed, text, previous))
     index.add(passages)
 
 
-def forget(connection: apsw.Connection, tenant: int, subject: int) -> None:
+def forget(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> None:
     """Take a subject's words out of the index, and out of its pages, once their content is gone.
 
     A short message is indexed with the end of what was said before it, so those that follow are indexed anew.
@@ -134,5 +162,5 @@ def forget(connection: apsw.Connection, tenant: int, subject: int) -> None:
             after = {seq for (seq,) in ask(connection, queries()["messages_after_subject"], (tenant, subject))} - doomed
             known = after & set(index.rowids())
             index.remove(sorted(doomed | known))
-            _fill(connection, tenant, index, sorted(known))
+            _fill(connection, files, tenant, index, sorted(known))
             index.scrub()

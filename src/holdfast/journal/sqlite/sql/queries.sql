@@ -237,6 +237,10 @@ SELECT coalesce(max(seq), 0) FROM events
 SELECT a.file, a.erased, a.body FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
 WHERE t.name = ? AND a.name = ?
 
+-- name: artifact_beginning
+SELECT t.name, a.file, a.erased, substr(a.body, 1, ?3) FROM artifacts AS a CROSS JOIN tenants AS t ON t.id = a.tenant
+WHERE a.tenant = ?1 AND a.name = ?2
+
 -- name: all_artifacts
 SELECT t.name, a.name, a.size, a.placed_at, a.file, a.erased, a.body
 FROM artifacts AS a JOIN tenants AS t ON t.id = a.tenant
