@@ -105,9 +105,9 @@ def test_the_number_of_model_calls_over_all_processes(hf: Holdfast) -> None:
     check_stopped(hf, done, "loops")
 
 
-def test_failures_count_as_calls_so_that_none_is_retried_for_ever(hf: Holdfast) -> None:
+def test_failures_cost_no_loops_and_none_is_retried_for_ever(hf: Holdfast) -> None:
     done = take(hf, "Go.", lambda step: step.fail("busy", retryable=True), loops=4)
-    check_stopped(hf, done, "loops")
+    check_stopped(hf, done, "model")
 
 
 def test_a_turn_in_which_no_tool_may_have_a_frame(hf: Holdfast) -> None:

@@ -5,7 +5,9 @@ A step's intent is in the journal before the loop gets it, and its outcome by `d
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.pack import ContextPack
@@ -24,15 +26,28 @@ if TYPE_CHECKING:
 class Step:
     """One thing that a turn needs."""
 
-    __slots__ = ("_turn", "answered")
+    __slots__ = ("_answering", "_turn", "answered")
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self.answered = False
+        self._answering = threading.Lock()
 
     def _once(self) -> None:
         if self.answered:
             raise Refused("This step was answered already. Go on to the next one.")
+
+    @contextmanager
+    def _answered_here(self) -> Iterator[None]:
+        """Answer it in this block. Others are refused meanwhile; if the block raises, it can be answered again."""
+        if not self._answering.acquire(blocking=False):
+            raise Refused("This step is being answered by somebody else. Go on to the next one.")
+        try:
+            self._once()
+            yield
+            self.answered = True
+        finally:
+            self._answering.release()
 
 
 class CallModel(Step):
@@ -46,17 +61,13 @@ class CallModel(Step):
 
     def done(self, response: Any, *, usage: Usage | int | None = None, finish: str | None = None) -> Message:
         """What the model answered: a provider's response, a message or text. Gives it as it is stored."""
-        self._once()
-        message = reply_of(response)
-        said = self._turn._model.done(self, message, usage, finish)
-        self.answered = True
-        return said
+        with self._answered_here():
+            return self._turn._model.done(self, reply_of(response), usage, finish)
 
     def fail(self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0) -> None:
         """The model gave no answer. It is called again if that may help; else the turn ends here."""
-        self._once()
-        self._turn._model.failed(self, error_words(error), retryable, usage)
-        self.answered = True
+        with self._answered_here():
+            self._turn._model.failed(self, error_words(error), retryable, usage)
 
     def stream(self, chunks: Iterable[Any]) -> Iterator[str]:
         """The words of a provider's stream as they come; the whole answer is journaled at its end.
@@ -106,24 +117,18 @@ class CallTool(Step):
 
     def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
         """What the tool gave: text or plain data, and files to keep beside it. Gives the result as it is stored."""
-        self._once()
-        said = self._turn._tools.done(self, plain(value), files=files)
-        self.answered = True
-        return said
+        with self._answered_here():
+            return self._turn._tools.done(self, plain(value), files=files)
 
     def fail(self, error: BaseException | str) -> Message:
         """The tool failed: the model is told, and the turn goes on."""
-        self._once()
-        said = self._turn._tools.done(self, error_words(error), failed=True)
-        self.answered = True
-        return said
+        with self._answered_here():
+            return self._turn._tools.done(self, error_words(error), failed=True)
 
     def ask(self, reason: str, *, kind: str = "approval", **how: Any) -> str:
         """Ask a person first. The turn waits; with a yes the tool is called again, with a no the model is told."""
-        self._once()
-        question = self._turn._tools.ask(self, reason, kind, how)
-        self.answered = True
-        return question
+        with self._answered_here():
+            return self._turn._tools.ask(self, reason, kind, how)
 
     def __repr__(self) -> str:
         return f"CallTool({self.name!r}, key={self.key!r})"
@@ -155,7 +160,10 @@ class Ask(Step):
 
 
 class Done(Step):
-    """The turn has ended. `status` is done or stopped; `reason` says why it was stopped, and `text` what there is."""
+    """The turn has ended. `status` is done or stopped; `reason` says why it was stopped, and `text` what there is.
+
+    A reply that was cut off, or held back by its provider, is done as well: `finish` says so.
+    """
 
     __slots__ = ("message", "reason", "status")
 
@@ -168,6 +176,11 @@ class Done(Step):
     def text(self) -> str:
         """The final reply."""
         return "" if self.message is None else self.message.text
+
+    @property
+    def finish(self) -> str | None:
+        """Why the reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
+        return None if self.message is None else self.message.finish
 
     def __repr__(self) -> str:
         return f"Done({self.status!r}, {self.text[:60]!r})"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from holdfast.core.tool_schemas import misfit, unsaid
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolCallRequest, ToolDef
@@ -50,7 +52,8 @@ class ToolRules:
         `stored` is what the conversation's brief says of the tool: here nothing else is known of it.
         """
         given = _given(request, arguments)
-        return None if stored is None or given is None else misfit(stored.name, stored.parameters, given)
+        why = None if stored is None or given is UNSET else misfit(stored.name, stored.parameters, given)
+        return None if why is None else in_passing(why)
 
     def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
         """What a tool uses for arguments that nobody gave."""
@@ -70,9 +73,14 @@ def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
         return True
 
 
+def in_passing(sentence: str) -> str:
+    """A sentence as a part of another one."""
+    return sentence[:1].lower() + sentence[1:]
+
+
 def _given(request: ToolCallRequest, arguments: Any) -> Any:
-    """What a call would be made with; None if that is not even JSON."""
+    """What a call would be made with; unset if that is not even JSON."""
     try:
         return request.args if arguments is None else arguments
     except InvalidValue:
-        return None
+        return UNSET

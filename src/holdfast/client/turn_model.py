@@ -40,6 +40,21 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     pack: ContextPack
 
 
+def check_bounds(budget: object, loops: object) -> None:
+    """Refuse amounts that cannot be meant, before anything is said."""
+    if budget is not None and (type(budget) is not int or budget < 1):
+        raise InvalidValue(f"budget must be a whole number of tokens for each pack, 1 or more, not {budget!r:.40}.")
+    if type(loops) is not int or loops < 1:
+        raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r:.40}.")
+
+
+def _with_finish(message: Message, finish: str | None) -> Message:
+    """A reply that says why it ended itself, so that whoever reads it later knows as well."""
+    if not isinstance(finish, str) or not finish or finish == message.finish:
+        return message
+    return msgspec.structs.replace(message, metadata={**(message.metadata or {}), "finish": finish})
+
+
 def _is_unanswered(view: View) -> bool:
     """Whether a reply stands last though somebody spoke while it was written: no provider takes that as a question."""
     last = view.tail[-1] if view.tail else None
@@ -50,13 +65,12 @@ class ModelCalls:
     """The model calls of one turn."""
 
     def __init__(self, turn: Turn, *, loops: int, budget: int | None, budget_usd: float | None) -> None:
-        if not isinstance(loops, int) or isinstance(loops, bool) or loops < 1:
-            raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r}.")
+        check_bounds(budget, loops)
         self._turn, self._loops, self._budget = turn, loops, budget
         self._ports, self._acting = turn._ports, turn._acting
         self._spending = None if budget_usd is None else Spending(turn, amounts.nano_usd(budget_usd, "budget_usd"))
-        self._made = -1
-        """Calls so far; below 0 until they are counted."""
+        self._tally: limits.Tally | None = None
+        """Calls so far; None until they are counted."""
 
     @property
     def name(self) -> str:
@@ -87,7 +101,7 @@ class ModelCalls:
             self._count_loop()
             self._turn.append(Message(role="user", content=UNSEEN, synthetic=True))
         call_id, shown = self._begun(shown or self.shown())
-        self._made += 1
+        self._note(made=1)
         self._turn._learn_of_pack()
         return self._turn._handed_out(call_id, CallModel(self._turn, call_id, shown.pack, shown.model, repeated=False))
 
@@ -108,20 +122,26 @@ class ModelCalls:
                 shown = self.shown()
 
     def _count_loop(self) -> None:
-        if self._made < 0 and self._turn._opening.new:
-            self._made = 0
-        if self._made < 0:
-            tally = limits.tallied(self._ports, self._acting, self._turn._place)
-            limits.check_not_failing(tally)
-            self._made = tally.made
-        limits.check_loops(self._made, self._loops)
+        """Refuse one more call if there were enough. They are read from the journal once, and counted on from there."""
+        if self._tally is None and self._turn._opening.new:
+            self._tally = limits.Tally(0, 0)
+        if self._tally is None:
+            self._tally = limits.tallied(self._ports, self._acting, self._turn._place)
+        limits.check_not_failing(self._tally)
+        limits.check_loops(self._tally.made, self._loops)
+
+    def _note(self, *, made: int = 0, in_a_row: int | None = None) -> None:
+        """Count on. What happens before the calls were counted is in the journal when they are."""
+        if self._tally is not None:
+            row = self._tally.in_a_row if in_a_row is None else in_a_row
+            self._tally = limits.Tally(max(self._tally.made + made, 0), row)
 
     def done(self, step: CallModel, message: Message, usage: Usage | int | None, finish: str | None) -> Message:
         """What a model answered; the turn ends with it, unless it calls tools or is not acceptable."""
         turn, place = self._turn, self._turn._place
         turn._check_held()
         used = used_by(self._ports, self._acting, place.line, step.pack.tokens, message, usage)
-        why = finish or (message.metadata or {}).get("finish")
+        message = _with_finish(message, finish)
         complaint = None if message.tool_calls else turn._accepts(message)
         try:
             said, turn._used = calling.end_model(
@@ -132,7 +152,7 @@ class ModelCalls:
                 message,
                 model=step.model or step.pack.model,
                 usage=used,
-                finish=why if isinstance(why, str) else None,
+                finish=message.finish,
                 doubtful=Usage.estimate(step.pack.tokens) if step.repeated else None,
                 may_end=complaint is None,
                 release=turn._epoch,
@@ -142,6 +162,7 @@ class ModelCalls:
             turn._stop(turns.OVER, "cancelled", usage=paid)
             return message
         turn._words, step.answered = str, True
+        self._note(in_a_row=0)
         turn._learn(said)
         turn._tools.settling.unbegun.update(call.id for call in said.tool_calls)
         if turn._used is not None:
@@ -156,5 +177,7 @@ class ModelCalls:
         record = priced(self._ports, amounts.usage_of(usage), step.model or None)
         working.end_model(self._ports, self._acting, turn.id, step.call, usage=record, error=error, retryable=retryable)
         turn._words = str
-        if not retryable:
+        if retryable:  # A model that is away costs no loops, but it is given up at some time.
+            self._note(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
+        else:
             turn._stop(f"model: {error}", "failed")

@@ -30,7 +30,8 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def misfit(name: str, schema: Schema, given: Any) -> str | None:
-    """Why arguments can never fit a tool, in words for whoever gave them; None if they may."""
+    """Why arguments can never fit a tool, in words for whoever gave them; None if they may. Null is no arguments."""
+    given = {} if given is None else given
     if not isinstance(given, dict):
         return f"The arguments of {name} are not an object: {shown(given)}"
     found = list(_problems({"type": "object", **schema}, given, "", schema.get("$defs") or {}, 0))

@@ -100,6 +100,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         texts = (part.get("text") for part in self.content or () if part.get("type") in ("text", "refusal"))
         return "".join(text for text in texts if isinstance(text, str))
 
+    @property
+    def finish(self) -> str | None:
+        """Why a reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
+        why = (self.metadata or {}).get("finish")
+        return why if isinstance(why, str) else None
+
 
 class ToolDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool as a model is told about it; `parameters` is a JSON schema."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.tool_rules import ToolRules
+from holdfast.client.tool_rules import ToolRules, in_passing
 from holdfast.errors import ArgumentsUnfit
 from holdfast.records.messages import ToolCallRequest, ToolDef
 from holdfast.runtime.tools.tool import AnyTool
@@ -45,8 +45,7 @@ class AgentRules(ToolRules):
             tool.read(written(request, arguments))
         except ArgumentsUnfit as error:
             # What a model would be told to do is not for whoever reads this.
-            said = str(error).removesuffix(" Correct them and call again.")
-            return said[:1].lower() + said[1:]
+            return in_passing(str(error).removesuffix(" Correct them and call again."))
         return None
 
     def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:

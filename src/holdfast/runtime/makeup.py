@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.turn_model import LOOPS
+from holdfast.client.turn_model import LOOPS, check_bounds
 from holdfast.connect import model_for
 from holdfast.core.decide.amounts import check_limits, nano_usd
 from holdfast.errors import InvalidValue
@@ -56,7 +56,9 @@ def makeup(
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
     if not isinstance(history, bool):
         raise InvalidValue(f"history is whether the agent may read its own past: True or False, not {history!r:.40}.")
-    _check_amounts(tokens, budget, loops)
+    if tokens is not None and (type(tokens) is not int or tokens < 0):
+        raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
+    check_bounds(budget, loops)
     if budget_usd is not None:
         nano_usd(budget_usd, "budget_usd")
     if options is not None and not isinstance(options, Mapping):
@@ -82,12 +84,3 @@ def _check_model(model: Any) -> None:
         model_for(model)  # It says what is wrong with a name that nobody speaks for.
     elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
         raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
-
-
-def _check_amounts(tokens: Any, budget: Any, loops: Any) -> None:
-    if tokens is not None and (type(tokens) is not int or tokens < 0):
-        raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
-    if budget is not None and (type(budget) is not int or budget < 1):
-        raise InvalidValue(f"budget must be a whole number of tokens for each pack, 1 or more, not {budget!r:.40}.")
-    if type(loops) is not int or loops < 1:
-        raise InvalidValue(f"loops must be a number of model calls, at least 1, not {loops!r:.40}.")

@@ -1,7 +1,8 @@
 """The type that an agent's replies must have: as a schema for the model, and as values for whoever asked.
 
 Providers want an object, so a type that is none stands in one: `{"value": …}`. Models that were told so write the value
-alone all the same, so both are read. What is wrong with a reply is said in words that the model can act on.
+alone all the same, so both are read. What is wrong with a reply is said in words that the model can act on. One that
+was cut off is no value unless its JSON is whole: the 12 of a 1200 that was cut off fits, and is wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from holdfast.runtime.tools.schema import Schema, object_of, schema_of
 _VALUE: Final = "value"
 _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-z]+(?=[ \t]*[{\[])|)", re.IGNORECASE)
 """The beginning of a fence, with the language's name: on a line of its own, or where it cannot be the value."""
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+"""What providers say of a reply that came to the end of its length."""
+_FORM: Final = "does not have the form that was asked for."
+_MAYBE: Final = "So nobody knows whether it is all of the value."
 
 
 class Output:
@@ -39,13 +44,19 @@ class Output:
         """What is wrong with a reply, for the model to correct; None if nothing is."""
         if self.schema is None:
             return None
+        cut = message.finish in _CUT
         try:
             self._value(message.text)
+            wrong = f"{_MAYBE} It must be {listed(self.schema)}." if cut and not _is_closed(message.text) else None
         except ArgumentsUnfit as error:
-            return (
-                f"This reply does not have the form that was asked for. {error} Reply again, with fitting JSON alone."
-            )
-        return None
+            wrong = str(error)
+        if wrong is None:
+            return None
+        if cut:
+            said = f"This reply was cut off before its end ({message.finish:.40})."
+            return f"{said} {wrong} Reply again, shorter, with fitting JSON alone."
+        early = "" if message.finish is None else f" did not end by itself ({message.finish:.40}) and"
+        return f"This reply{early} {_FORM} {wrong} Reply again, with fitting JSON alone."
 
     def read(self, message: Message | None) -> Any:
         """The value of a reply; None if no type was asked for."""
@@ -81,6 +92,12 @@ class Output:
         if (why is not None and not bare.startswith(("{", "["))) or isinstance(given, int | float):
             yield text, _VALUE
             yield bare, _VALUE
+
+
+def _is_closed(text: str) -> bool:
+    """Whether it is JSON that says itself where it ends. A number, or a bare word, may be the beginning of another."""
+    bare = _bare(text)
+    return bare.startswith(("{", "[", '"')) and read_json(bare)[1] is None
 
 
 def _bare(text: str) -> str:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused
+from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
+from holdfast.flow.stack.showing import current
+from holdfast.flow.turn import turns
 from holdfast.flow.turn.stirring import Stirring
 from holdfast.flow.turn.watching import Watching
 from holdfast.ports import Acting
 from holdfast.records.ids import check_id
+from holdfast.records.scope import Scope
 from holdfast.runtime.crew import crew_of
 
 if TYPE_CHECKING:
@@ -153,12 +156,24 @@ class Recovering:
                 await self._take_up(turn.tenant, turn.session, turn.thread)
             self._failures.pop(one, None)
             self.taken_up += 1
-        except (ActorBusy, Draining):
-            pass  # Somebody works on it, or it is not for this process any more.
+        except (ActorBusy, StaleEpoch, Draining):
+            pass  # Somebody works on it, or has taken it over, or it is not for this process any more.
         except Exception as error:  # noqa: BLE001  # Whatever it was, the others go on, and it is tried again.
-            self._failed(one, turn, error)
+            if not (isinstance(error, Refused) and await self._has_ended(turn)):
+                self._failed(one, turn, error)
         finally:
             self._at_work.discard(one)
+
+    async def _has_ended(self, turn: Stirring) -> bool:
+        """Whether others have ended a turn that was due: then there was nothing to go on with, and nothing failed."""
+        client = self._hf._client
+        acting = client._acting if turn.tenant == client._acting.tenant else client.tenant(turn.tenant)._acting
+        actor = turns.place_of_turns(Scope.thread(turn.session, turn.thread).text).actor
+        try:
+            state = await self._hf._threads.run(current, client._ports, acting, actor)
+        except HoldfastError:
+            return False  # It cannot be read now: what was raised is told.
+        return turn.frame not in state.frames
 
     def _failed(self, one: Turn, turn: Stirring, error: Exception) -> None:
         times = self._failures[one][0].times + 1 if one in self._failures else 1

@@ -20,7 +20,8 @@ Status = Literal["done", "waiting", "stopped"]
 class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """What came of it. Waiting for a person is a value, not an exception: answer the questions, then send again.
 
-    done      `text` is the reply, and `data` the same as the type that the agent was asked for
+    done      `text` is the reply, and `data` the same as the type that the agent was asked for; `finish` says why it
+              ended if not by itself: cut off, refused
     waiting   `questions` are open; `hf.answer(question.id, approve=True)` answers one
     stopped   `reason` says why: tool_calls, deadline, budget, loops, output, model or what a stop said; `text` is
               what there is
@@ -31,6 +32,8 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     data: T | None = None
     questions: tuple[QuestionInfo, ...] = ()
     reason: str | None = None
+    finish: str | None = None
+    """Why the reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
     usage: Usage = Usage()
     turn_id: str = ""
     session: str = ""
@@ -76,6 +79,7 @@ def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usag
         text=ended.text,
         data=data,
         reason=reason,
+        finish=ended.finish,
         usage=usage,
         turn_id=turn,
         session=session,

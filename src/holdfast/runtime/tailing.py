@@ -15,7 +15,7 @@ from holdfast.core.codec import decode_event
 from holdfast.errors import InvalidValue
 from holdfast.flow.conversation import lines
 from holdfast.flow.stack.showing import current, field
-from holdfast.flow.turn import turns
+from holdfast.flow.turn import spoken, turns
 from holdfast.flow.turn.writing import Place
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import Event
@@ -101,8 +101,20 @@ class Tail:
     def _told(self, event: Event) -> Iterator[AgentEvent]:
         if event.type == "message.appended":
             yield from _said(lines.decoded(self._ports, self._acting, [event])[0])
+        elif event.type == "frame.popped" and event.facts.parent is None:
+            yield self._ended(event)
         else:
             yield from _told(event)
+
+    def _ended(self, event: Event) -> AgentEvent:
+        """The end of a turn: with a reply, and why that ended, or without one, and why."""
+        data: dict[str, Any] = {"turn": event.facts.frame}
+        error = field(event, "error")
+        if event.facts.status != "completed":
+            return AgentEvent(kind="stopped", text=error if isinstance(error, str) else "", data=data)
+        turn = Place(actor=self._place.actor, line=self._place.line, frame=event.facts.frame)
+        reply = spoken.outcome(self._ports, self._acting, turn).message
+        return AgentEvent(kind="done", data={**data, "finish": None if reply is None else reply.finish})
 
     def _named(self, event: AgentEvent) -> AgentEvent:
         return AgentEvent(kind=event.kind, id=self.id, text=event.text, name=event.name, data=event.data)
@@ -138,10 +150,6 @@ def _told(event: Event) -> Iterator[AgentEvent]:
         )
     elif event.type == "question.answered":
         yield AgentEvent(kind="answered", data={"question": facts.question, "approved": facts.approved})
-    elif event.type == "frame.popped" and facts.parent is None:
-        error = field(event, "error")
-        ended: Any = "done" if facts.status == "completed" else "stopped"
-        yield AgentEvent(kind=ended, text=error if isinstance(error, str) else "", data={"turn": facts.frame})
 
 
 def _said(message: Message) -> Iterator[AgentEvent]:
@@ -153,6 +161,8 @@ def _said(message: Message) -> Iterator[AgentEvent]:
     data["results"] = [
         {"id": one.tool_call_id, "result": one.result, "is_error": one.is_error} for one in message.tool_results
     ]
+    if kind == "reply":
+        data["finish"] = message.finish
     yield AgentEvent(kind=kind, text=message.text, data=data)
 
 

@@ -107,14 +107,20 @@ def begin_tool(
     check_id(name, "name")
     frame = check_working(state, frame_id, now)
     _check_policy(if_interrupted)
-    most = tightest(ancestry(state.frames, frame_id)).tool_calls
-    if frame.tool_calls >= most:
-        raise ToolCallLimitExceeded(
-            f"Frame {frame_id} has made its {frame.tool_calls} tool calls and may make {most}. "
-            "End it, or raise limits.tool_calls."
-        )
+    check_tool_calls(state, frame)
     facts = calls.ToolRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
     return [Draft(type="tool.requested", facts=facts, content=content)]
+
+
+def check_tool_calls(state: StreamState, frame: Frame, wanted: int = 1) -> None:
+    """Refuse so many more tool calls, all of them, if they are too many."""
+    made, most = frame.tool_calls, tightest(ancestry(state.frames, frame.id)).tool_calls
+    if made + wanted <= most:
+        return
+    said = f"has made {made} tool calls and may make {most}"
+    if wanted > 1:
+        said = f"may make {most} tool calls and has made {made}: {wanted} more at once are too many, and none was begun"
+    raise ToolCallLimitExceeded(f"Frame {frame.id} {said}. End it, or raise limits.tool_calls.")
 
 
 def end_tool(

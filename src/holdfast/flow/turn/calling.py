@@ -150,6 +150,7 @@ def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Begi
 
     def decide(state: StreamState) -> list[Draft]:
         growing = Growing(state, ports.clock.now_ms())
+        calls.check_tool_calls(state, calls.check_working(state, turn.frame, ports.clock.now_ms()), len(wanted))
         for one, content, goal in zip(wanted, contents, goals, strict=True):
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent: else a crash would lose the answer.

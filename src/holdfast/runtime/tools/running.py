@@ -1,8 +1,8 @@
 """Running a tool's function to its end, within its time, so that nothing it raises looks like something else.
 
-A tool is others' code. Its exceptions come out as they are, with five exceptions: leaving the process,
-KeyboardInterrupt, cancelling itself and StopIteration would end or hang whoever waits for it, or the loop that all
-others wait on, and what comes after its time is ToolTimedOut.
+A tool is others' code. Its exceptions come out as they are, with six exceptions: leaving the process,
+KeyboardInterrupt, cancelling itself, GeneratorExit and StopIteration would end or hang whoever waits for it, or the
+loop that all others wait on, and what comes after its time is ToolTimedOut.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], Non
 
 
 async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    own = asyncio.current_task()
     try:
         return await function(**given)
     except (SystemExit, KeyboardInterrupt) as error:
@@ -68,6 +69,18 @@ async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any
         if task is None or task.cancelling():
             raise  # Somebody wants this to stop.
         raise _cancelled(name) from None
+    except GeneratorExit:
+        if own is None or _task() is not own:
+            raise  # Nobody runs this any more: it is being closed, and may not go on.
+        raise _exiting(name) from None
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """The task that runs here, if one does."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def _called(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -77,6 +90,8 @@ def _called(name: str, function: Callable[..., Any], given: dict[str, Any]) -> A
         raise _leaving(name, error) from None
     except asyncio.CancelledError:
         raise _cancelled(name) from None
+    except GeneratorExit:
+        raise _exiting(name) from None
     except StopIteration as error:
         raise ToolFailed(f"{name} raised StopIteration: it asked an iterator for more than it had.") from error
 
@@ -85,6 +100,10 @@ def _leaving(name: str, error: SystemExit | KeyboardInterrupt) -> ToolFailed:
     if isinstance(error, KeyboardInterrupt):
         return ToolFailed(f"{name} raised KeyboardInterrupt, as if somebody had wanted the whole process to end.")
     return ToolFailed(f"{name} tried to end the whole process (exit {error.code!r:.80}) and was kept from it.")
+
+
+def _exiting(name: str) -> ToolFailed:
+    return ToolFailed(f"{name} raised GeneratorExit, as if it were a generator that is being closed.")
 
 
 def _cancelled(name: str) -> ToolFailed:
