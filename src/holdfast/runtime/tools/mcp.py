@@ -18,16 +18,13 @@ import binascii
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from holdfast.errors import EffectFailed, InvalidValue
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.approval import Approval
 from holdfast.runtime.tools.mcp_link import Link, is_gone, is_unknown, mcp_types, said_by, target_of
 from holdfast.runtime.tools.tool import AnyTool, Bytes, IfInterrupted, Tool, ToolFailed, ToolInterrupted
-
-if TYPE_CHECKING:
-    from mcp import Client
 
 _MOST_PAGES: Final = 100
 _LONGEST: Final = 64
@@ -60,21 +57,21 @@ class McpServer:
         self._said = f"The MCP server {self._target.shown}"
         self._prefix, self._timeout, self._connect_timeout = prefix, timeout, connect_timeout
         self._needs_approval, self._if_interrupted = needs_approval, if_interrupted
-        self._links: dict[asyncio.AbstractEventLoop, Link] = {}
+        self._links: list[Link] = []
+        """One for each loop, and those that are being taken down."""
 
     async def __aenter__(self) -> Self:
         """Connect now rather than when tools are asked for."""
-        await self._client()
+        await self._link()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the server; one that was started here is stopped. Asking for tools connects again."""
-        links, self._links = list(self._links.values()), {}
-        for link in links:
-            await link.close()
+        """Let go of the server; one that was started here has ended then. Asking for tools connects again."""
+        links, self._links = self._links, []
+        await asyncio.gather(*(link.close() for link in links))
 
     async def tools(self) -> list[AnyTool]:
         """The tools that the server has now, with the parameters that it gives them."""
@@ -89,16 +86,16 @@ class McpServer:
     async def _listed(self) -> list[mcp_types.Tool]:
         found: list[mcp_types.Tool] = []
         cursor: str | None = None
-        client = await self._client()
+        link = await self._link()
         try:
             for _ in range(_MOST_PAGES):
-                page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+                page = await link.client.list_tools(cursor=cursor, cache_mode="refresh")
                 found += page.tools
                 cursor = page.next_cursor
                 if cursor is None:
                     return found
         except Exception as error:
-            raise EffectFailed(f"{self._lost(error, 'did not list its tools')}.") from error
+            raise EffectFailed(f"{self._lost(link, error, 'did not list its tools')}.") from error
         raise EffectFailed(f"{self._said} lists its tools on more than {_MOST_PAGES} pages. Correct the server.")
 
     def _tool(self, one: mcp_types.Tool) -> AnyTool:
@@ -120,40 +117,40 @@ class McpServer:
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         try:
-            client = await self._client()
+            link = await self._link()
         except EffectFailed as error:
             raise ToolFailed(f"{error} {name} was not called.") from error
         try:
-            result = await client.call_tool(name, arguments)
+            result = await link.client.call_tool(name, arguments)
         except Exception as error:
             kind = ToolInterrupted if is_unknown(error) else ToolFailed
-            why = self._lost(error, f"gave no result of {name}")
+            why = self._lost(link, error, f"gave no result of {name}")
             raise kind(f"{why}. It may or may not have taken effect.") from error
         given = _content(result)
         if result.is_error:
             raise ToolFailed(_text_of(given) or f"{name} failed and did not say why.")
         return given
 
-    async def _client(self) -> Client:
-        """The client of the running loop, connected."""
+    async def _link(self) -> Link:
+        """The connection of the running loop, made."""
         loop = asyncio.get_running_loop()
-        self._links = {one: link for one, link in self._links.items() if link.usable}
-        if loop not in self._links:
-            self._links[loop] = Link(self._target)
-        link = self._links[loop]
+        self._links = [link for link in self._links if not link.over]
+        found = next((link for link in self._links if link.loop is loop and link.usable), None)
+        if found is None:
+            found = Link(self._target)
+            self._links.append(found)
         try:
-            return await link.client(self._connect_timeout)
+            await found.connect(self._connect_timeout)
         except Exception as error:
-            link.give_up()
+            found.give_up()
             raise EffectFailed(f"{self._said} cannot be reached: {said_by(error)}. Check that it runs.") from error
+        return found
 
-    def _lost(self, error: Exception, what: str) -> str:
+    def _lost(self, link: Link, error: Exception, what: str) -> str:
         """What to say of a failed request. A connection that is no more is given up: the next call makes another."""
         if not is_gone(error):
             return f"{self._said} {what}: {said_by(error)}"
-        link = self._links.pop(asyncio.get_running_loop(), None)
-        if link is not None:
-            link.give_up()
+        link.give_up()
         return f"{self._said} is gone and {what}: {said_by(error)}"
 
     def __repr__(self) -> str:

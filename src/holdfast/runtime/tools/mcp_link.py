@@ -1,15 +1,17 @@
 """One connection to an MCP server, owned by one task from beginning to end.
 
 The SDK's client must be left in the task that entered it, and tools run in many. So a task of its own holds the
-connection, and everybody else asks it for the client. A connection belongs to the loop that made it.
+connection, and everybody else asks it for the client. A connection belongs to the loop that made it. However it ends,
+the process of a server that was started here is waited for, or killed after a few seconds, before its loop is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,12 @@ __all__ = ["Link", "Target", "is_gone", "is_unknown", "mcp_types", "said_by", "t
 _CONNECTING: Final = 30.0
 _READING: Final = 300.0
 """Seconds of silence over HTTP: a server may hold an answer back for long while it works."""
+_PARTING: Final = 2.0
+"""Seconds for taking leave of a server, before its process is stopped or its address is left."""
+_STUCK: Final = 0.5
+"""Seconds after which something that was cancelled and still waits does so in vain."""
+_ENDING: Final = 10.0
+"""Seconds in which everything of a connection has ended: the SDK bounds each wait for a process."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,52 +80,81 @@ class Link:
     """A connection that is being made, or is there, or was lost."""
 
     def __init__(self, target: Target) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[Client] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Client] = self.loop.create_future()
         self._ready.add_done_callback(_seen)
         self._stop = asyncio.Event()
-        self._lost = False
-        self._task = self._loop.create_task(self._hold(target))
+        self._talking = anyio.CancelScope()
+        self._talks, self._lost = False, False
+        self._over: Future[None] = Future()
+        self._task = _Holding(self._hold(target), self.loop, self._interrupted)
+        self._task.add_done_callback(lambda _: self._over.set_result(None))
 
     @property
     def usable(self) -> bool:
         """Whether nothing is known to be wrong with it."""
-        return not self._lost and not self._loop.is_closed()
+        return not self._lost and not self.loop.is_closed()
 
-    async def client(self, timeout: float) -> Client:
-        """The SDK's client, once it is connected."""
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is left, or nothing that could still be taken down."""
+        return self._over.done() or self.loop.is_closed()
+
+    @property
+    def client(self) -> Client:
+        """The SDK's client of a connection that was made."""
+        return self._ready.result()
+
+    async def connect(self, timeout: float) -> None:
+        """Wait until it is connected."""
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(self._ready)
+                await asyncio.shield(self._ready)
         except TimeoutError:
-            self._lost = True
-            self._task.cancel()
+            self.give_up()
             raise TimeoutError(f"it did not answer within {timeout:g} seconds") from None
 
     def give_up(self) -> None:
         """Take it down without waiting for that."""
         self._lost = True
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._end)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         self._stop.set()
-        if not self._ready.done():
-            self._task.cancel()
+        if self._ready.done():
+            self._talking.deadline = self.loop.time() + _PARTING
+        else:
+            self._talking.cancel()
+
+    def _interrupted(self) -> None:
+        """Its loop is about to end: no time for taking leave."""
+        self._lost = True
+        self._stop.set()
+        self._talking.cancel()
+        self.loop.call_later(_STUCK, self._unstick)
+
+    def _unstick(self) -> None:
+        """Have it go on if it hangs.
+
+        Whoever cancels this task cancels all others as well, those of asyncio and anyio among them. If that is while
+        a process starts, both may wait in vain for one that never ran. So this is cancelled out of each such wait.
+        """
+        if self._talks:
+            self._task.cancel("It never began.")
+            self.loop.call_later(_STUCK, self._unstick)
 
     async def close(self) -> None:
-        """Take it down and wait until nothing of it is left, if it belongs to this loop."""
+        """Take it down and wait until nothing of it is left, unless it belongs to a loop that does not run."""
         self.give_up()
-        if self._loop is asyncio.get_running_loop():
-            await asyncio.wait({self._task})
+        if self.loop.is_running():
+            await asyncio.wait({asyncio.wrap_future(self._over)}, timeout=_ENDING)
 
     async def _hold(self, target: Target) -> None:
         try:
             async with AsyncExitStack() as stack:
-                client = await stack.enter_async_context(Client(await _transport(stack, target)))
-                if not self._ready.done():
-                    self._ready.set_result(client)
-                await self._stop.wait()
+                if not self._stop.is_set():
+                    await self._talk(stack, target)
         except Exception as error:  # noqa: BLE001  whoever asks for the client gets it
             if not self._ready.done():
                 self._ready.set_exception(error)
@@ -126,13 +163,49 @@ class Link:
             if not self._ready.done():
                 self._ready.set_exception(ConnectionError("the connection was given up"))
 
+    async def _talk(self, stack: AsyncExitStack, target: Target) -> None:
+        """Until somebody wants it to end. Only this is ever cancelled: what it stands on is taken down in order."""
+        self._talks = True
+        try:
+            transport = await _transport(stack, target)
+            with self._talking:
+                async with Client(transport) as client:
+                    if not self._ready.done():
+                        self._ready.set_result(client)
+                    await self._stop.wait()
+        finally:
+            self._talks = False
+
+
+class _Holding(asyncio.Task[None]):
+    """A task that ends in order when it is cancelled, as `asyncio.run` does with all that are left at its end.
+
+    A cancellation in the middle of stopping a process would leave that to nobody, and one while it starts is waited
+    for in vain by asyncio itself. The SDK's own cancellations carry a message, by which anyio knows them.
+    """
+
+    def __init__(
+        self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, interrupted: Callable[[], None]
+    ) -> None:
+        super().__init__(work, loop=loop)
+        self._when_interrupted = interrupted
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Have it end; it does so by itself."""
+        if msg is not None:
+            return super().cancel(msg)
+        if not self.done():
+            self.get_loop().call_soon_threadsafe(self._when_interrupted)
+        return False
+
 
 async def _transport(stack: AsyncExitStack, target: Target) -> AbstractAsyncContextManager[Any]:
     if not target.url:
         program, *arguments = target.command
         how = StdioServerParameters(command=program, args=arguments, env=target.env, cwd=target.cwd)
         # A server complains where this process does. In a notebook, sys.stderr is no file that it could be given.
-        return stdio_client(how, errlog=sys.__stderr__ or sys.stderr)
+        started = stdio_client(how, errlog=sys.__stderr__ or sys.stderr)
+        return nullcontext(await stack.enter_async_context(started))
     patience = httpx2.Timeout(_CONNECTING, read=_READING)
     http = await stack.enter_async_context(httpx2.AsyncClient(headers=target.headers, timeout=patience))
     return streamable_http_client(target.url, http_client=http)
