@@ -41,11 +41,10 @@ def sessions(
     number: Callable[[str, str], int],
 ) -> Iterator[SessionRow]:
     """Every session with the totals of its lines."""
-    for owner, stream, row in tables.all("sessions"):
-        if owner != tenant:
-            continue
-        lines = _lines(tables, tenant, stream)
-        if not lines:
+    by_session = _lines(tables, tenant)
+    for owner, stream, row in tables.each("sessions"):
+        lines = by_session.get(stream)
+        if owner != tenant or not lines:
             continue
         newest, line = max((_number(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
         version = _number(row["opened_version"])
@@ -80,22 +79,23 @@ def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[
 
 def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
     """Open sessions that have been quiet for too long."""
-    found = []
-    for owner, stream, row in tables.all("sessions"):
+    found, by_session = [], _lines(tables, tenant)
+    for owner, stream, row in tables.each("sessions"):
         timeout = row["idle_timeout_ms"]
         if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
-            newest = max((_number(thread["newest_at"]) for _, thread in _lines(tables, tenant, stream)), default=now)
+            newest = max((_number(thread["newest_at"]) for _, thread in by_session.get(stream, ())), default=now)
             if timeout <= now - newest:
                 found.append(stream)
     return sorted(found)
 
 
-def _lines(tables: MemoryTables, tenant: str, session: str) -> list[tuple[str, Row]]:
-    return [
-        (stream, row)
-        for owner, stream, row in tables.all("threads")
-        if owner == tenant and stream.startswith(session + "/thread/")
-    ]
+def _lines(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
+    """The lines of every session, found in one look: one look for each session would be as many times as many."""
+    found: dict[str, list[tuple[str, Row]]] = {}
+    for owner, stream, row in tables.each("threads"):
+        if owner == tenant and kind_of(stream) == "line":
+            found.setdefault(stream.partition("/thread/")[0], []).append((stream, row))
+    return found
 
 
 def _number(value: Any) -> int:
