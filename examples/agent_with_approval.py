@@ -14,6 +14,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Agent, Holdfast, Reply, Scripted, ToolCall, tool
+from holdfast.errors import KeyReused
 from holdfast.testing import call
 
 
@@ -81,14 +82,21 @@ def main() -> None:
     text, key = " ".join(sys.argv[1:]) or "Please refund order 17.", os.environ.get("KEY", "req-81")
     shop = Shop()
     with holdfast.open("agent.db") as hf:
-        while (reply := work(hf, shop, text, key)).status == "waiting":
+        try:
+            reply = work(hf, shop, text, key)
+        except KeyReused:
+            sys.exit(
+                f"{key} stands for another request. Give this one a key of its own: KEY=req-82 python {sys.argv[0]} …"
+            )
+        while reply.status == "waiting":
             for question in reply.questions:
                 said = input(f"{question.reason} [y/N/amount] ").strip().lower()
                 if said.replace(".", "", 1).isdigit():
                     # What the model had asked for stays in the journal, beside what the person made of it.
                     hf.answer(question.id, approve=True, args={**question.arguments, "amount": float(said)}, by="me")
                 else:
-                    hf.answer(question.id, approve=said == "y", by="me")
+                    hf.answer(question.id, approve=said in ("y", "yes"), by="me")
+            reply = work(hf, shop, text, key)
         print(reply.text, f"({reply.status}; paid: {shop.paid})")
 
 

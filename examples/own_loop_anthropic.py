@@ -57,6 +57,7 @@ def work(
     hf: Holdfast, client: anthropic.Anthropic, place: Restaurant, text: str, key: str, say: Callable[[str], None]
 ) -> str | None:
     """Answer one request, and say it word by word. None: it waits for a person; call it again after the answer."""
+    tools: dict[str, Callable[..., object]] = {"find_table": place.find_table, "book_table": place.book_table}
     chat = hf.session("bob", system="You take bookings. Be brief.", model=MODEL, tools=TOOLS)
     with chat.turn(text, key=key, if_interrupted={"find_table": "retry"}) as turn:
         for step in turn:
@@ -66,12 +67,15 @@ def work(
                     with client.messages.create(model=step.model, max_tokens=1024, stream=True, **sent) as events:
                         for words in step.stream(events):
                             say(words)
-                case CallTool(name="find_table"):
-                    step.done(place.find_table(**step.args))
-                case CallTool(name="book_table"):
-                    step.done(place.book_table(**step.args))
+                case CallTool() if step.name not in tools:
+                    step.fail(f"There is no tool {step.name}. The tools are {', '.join(tools)}.")
                 case CallTool():
-                    step.fail(f"There is no tool {step.name}.")
+                    try:
+                        result = tools[step.name](**step.args)
+                    except Exception as error:  # The model is told, and goes on.
+                        step.fail(error)
+                    else:
+                        step.done(result)
                 case Ask():
                     return None
                 case Done():
@@ -86,7 +90,7 @@ def main() -> None:
     with holdfast.open("agent.db") as hf, anthropic.Anthropic() as client:
         while work(hf, client, place, text, key, lambda words: print(words, end="", flush=True)) is None:
             for question in hf.questions():
-                yes = input(f"\n{question.reason} [y/N] ").strip().lower() == "y"
+                yes = input(f"\n{question.reason} [y/N] ").strip().lower() in ("y", "yes")
                 hf.answer(question.id, approve=yes, by="terminal")
         print()
 

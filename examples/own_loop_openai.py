@@ -93,7 +93,7 @@ def ask_here(hf: Holdfast) -> None:
     """Answer what is open at this terminal. `holdfast answer agent.db` does the same from anywhere else."""
     for question in hf.questions():
         if not question.answered:
-            yes = input(f"{question.reason} [y/N] ").strip().lower() == "y"
+            yes = input(f"{question.reason} [y/N] ").strip().lower() in ("y", "yes")
             hf.answer(question.id, approve=yes, by="terminal")
 
 

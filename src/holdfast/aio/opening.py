@@ -40,6 +40,15 @@ class Opening(Generic[T]):
         self._opened = self._edge(made, threads)
         return self._opened
 
+    def __getattr__(self, name: str) -> Any:
+        """Only what is missing here: whoever asks for it wants what is being opened."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"It is not open yet, so it has no {name}. "
+            "Open it with `async with holdfast.open_async(…) as hf`, or `hf = await holdfast.open_async(…)`."
+        )
+
     def __await__(self) -> Generator[Any, None, T]:
         return self._open().__await__()
 

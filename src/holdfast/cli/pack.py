@@ -24,6 +24,7 @@ from holdfast.records.packs import PackDiff, Segment
 from holdfast.records.scope import Scope
 
 PACKED = ("context.packed",)
+_ULID = 26
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 WhichCall = "1 is the first call of the thread and -1 the newest; or a call's or a pack's id."
@@ -80,7 +81,7 @@ def call_id(hf: Holdfast, line: Session, given: str) -> str:
     """The id of a call: by its number from the first one, by a negative one from the newest, or as it is."""
     text = given.strip()
     if not _NUMBER.fullmatch(text):
-        return text.upper()
+        return text.upper() if len(text) == _ULID else text  # What is no id is complained of as it was typed.
     number = int(text)
     if number == 0:
         raise InvalidValue(f"There is no call 0. {WhichCall}")
