@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from holdfast.core.wire.names import LONGEST
 from holdfast.errors import EffectFailed, InvalidValue
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.approval import Approval
@@ -27,7 +28,6 @@ from holdfast.runtime.tools.mcp_link import Link, is_gone, is_unknown, mcp_types
 from holdfast.runtime.tools.tool import AnyTool, Bytes, IfInterrupted, Tool, ToolFailed, ToolInterrupted
 
 _MOST_PAGES: Final = 100
-_LONGEST: Final = 64
 _ODD: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -103,7 +103,7 @@ class McpServer:
             return await self._call(one.name, arguments)
 
         definition = ToolDef(
-            name=_ODD.sub("_", f"{self._prefix}{one.name}")[:_LONGEST],
+            name=_ODD.sub("_", f"{self._prefix}{one.name}")[:LONGEST],
             description=one.description or one.title,
             parameters={"properties": {}, **one.input_schema, "type": "object"},
         )
