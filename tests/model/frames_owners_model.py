@@ -115,10 +115,11 @@ class Model(Questions):
 
     # the sweep
 
-    def sweep(self, client: int, fail_orphans: bool) -> dict[str, list[str]]:
+    def sweep(self, client: int, fail_orphans: bool, scopes: list[str]) -> dict[str, list[str]]:
         """What is due, scope by scope and root first; what ended with an ancestor just now is passed over."""
         done: dict[str, list[str]] = {name: [] for name in ("resumed", "expired", "overdue", "failed", "skipped")}
-        for scope in sorted({unit.scope for unit in self.live()}):
+        at_work = {unit.scope for unit in self.live()}
+        for scope in [one for one in scopes if one in at_work]:
             for unit in self.in_order(scope):
                 act = None if unit.status not in LIVE else self.due(client, unit, fail_orphans)
                 if act is None:

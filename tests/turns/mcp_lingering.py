@@ -1,6 +1,7 @@
 """An MCP server over stdio in a few lines, for tests: it begins at once, and takes its time to end.
 
-Its tools say its process id. `die` ends it at once, and `hang` gives no result.
+How long, in seconds, may be said when it is started. Its tools say its process id; `die` ends it at once, and `hang`
+gives no result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-LINGERS = 0.1
+LINGERS = float(sys.argv[1]) if len(sys.argv) > 1 else 0.1
 NAMES = ("die", "hang", "pay")
 
 

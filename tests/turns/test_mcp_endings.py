@@ -114,17 +114,17 @@ async def connected(server: McpServer) -> int:
     return int((await server.tools())[0].description or "")
 
 
-async def taken(way: Way) -> int:
-    server = McpServer(command=COMMAND)
+async def taken(way: Way, command: list[str]) -> int:
+    server = McpServer(command=command)
     process = await connected(server)
     await way(server)
     return process
 
 
-def repeated(way: Way, times: int) -> None:
+def repeated(way: Way, times: int, command: list[str] = COMMAND) -> None:
     for _ in range(times):
         with nothing_left():
-            process = asyncio.run(taken(way))
+            process = asyncio.run(taken(way, command))
         assert not is_there(process), f"process {process} is still running"
 
 
@@ -138,19 +138,26 @@ def elsewhere(work: str) -> str:
     code = f"from tests.turns import test_mcp_endings as here; here.{work}()"
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root)
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def interrupted_in_the_middle() -> None:
     mcp_link._Holding.cancel = asyncio.Task.cancel  # type: ignore[method-assign]  # the bug
+
+    async def given_up(server: McpServer) -> None:
+        server._links[0].give_up()
+        await asyncio.sleep(0.3)  # However busy the machine is, it waits for the process now.
+
     try:
-        repeated(given_up_just_before_the_end, 20)
+        repeated(given_up, 5, [*COMMAND, "1"])
     except AssertionError as error:
         print(error)
 
 
 def test_a_process_that_is_left_to_the_collector_is_found() -> None:
-    assert "is still running" in elsewhere("interrupted_in_the_middle")
+    said = elsewhere("interrupted_in_the_middle")
+    # Who collects it first decides: the collector warns of it, or asyncio, once its loop is gone.
+    assert "is still running" in said or "that handles pid" in said
 
 
 def test_a_process_that_never_answers_is_waited_for() -> None:
