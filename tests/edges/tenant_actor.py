@@ -32,6 +32,8 @@ FRAME_IDS = tuple(f"01JY000000000000000000000{n}" for n in "ABC")
 """Ids that a caller may choose, and two tenants may choose the same."""
 
 ULID = re.compile(r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}(?![0-9A-Za-z])")
+_CUT = re.compile(r"(?<=…)[0-9A-HJKMNP-TV-Z]{1,25}(?![0-9A-Za-z])|(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Z]{0,24}(?=…)")
+"""What is left of an id at the edge of a snippet."""
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _MARK = re.compile(r"(?<=data )[0-9]{9}(?=>|&gt;)")
 _CURSORS = frozenset({"seq", "last_seq", "last_event_seq", "log_seq", "at_seq"})
@@ -215,6 +217,7 @@ class Plain:
         """A text without what was minted."""
         text = text.replace(self._hf._ports.leases.name, "this process")
         text = ULID.sub(lambda found: self._named("id", found[0].upper()), text)
+        text = _CUT.sub("cut", text)
         text = _MARK.sub(lambda found: self._named("mark", found[0]), text)
         return _DIGEST.sub(lambda found: self._named("digest", found[0]), text)
 

@@ -133,12 +133,12 @@ def test_a_process_is_waited_for_however_its_connection_ends(way: Way) -> None:
     repeated(way, volume(2, 100))
 
 
-def elsewhere(work: str) -> str:
+def elsewhere(work: str) -> tuple[str, str]:
     """Run one of these functions in a process of its own, where what it leaves is no other test's; what it printed."""
     code = f"from tests.turns import test_mcp_endings as here; here.{work}()"
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root)
-    return done.stdout + done.stderr
+    return done.stdout, done.stderr
 
 
 def interrupted_in_the_middle() -> None:
@@ -155,9 +155,9 @@ def interrupted_in_the_middle() -> None:
 
 
 def test_a_process_that_is_left_to_the_collector_is_found() -> None:
-    said = elsewhere("interrupted_in_the_middle")
+    said, logged = elsewhere("interrupted_in_the_middle")
     # Who collects it first decides: the collector warns of it, or asyncio, once its loop is gone.
-    assert "is still running" in said or "that handles pid" in said
+    assert "is still running" in said or "that handles pid" in logged
 
 
 def test_a_process_that_never_answers_is_waited_for() -> None:
@@ -184,7 +184,7 @@ def ended_while_servers_start() -> None:
 
 def test_a_loop_that_ends_while_a_server_starts_does_end() -> None:
     # In those few moments asyncio leaves pipes open that it had not come to yet, and says so.
-    assert elsewhere("ended_while_servers_start") == "all ended\n"
+    assert elsewhere("ended_while_servers_start")[0] == "all ended\n"
 
 
 def test_who_closes_from_another_loop_waits_as_well() -> None:
