@@ -8,7 +8,7 @@ from bench.counting import Counts, counting
 from bench.journals import ACTING, fresh
 from bench.report import Line, at_most
 from bench.workload import fill, pushed, turns
-from holdfast.flow.change import Decided, append
+from holdfast.flow.journal.append import Decided, append
 from holdfast.ports import Ports
 
 TITLE = "What an append asks of SQLite"

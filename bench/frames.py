@@ -22,11 +22,11 @@ from bench.journals import ACTING, folder, fresh, journal, raw_insert
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL
 from holdfast.client.holdfast import Holdfast
-from holdfast.core import stack
-from holdfast.flow.change import Decided, append
-from holdfast.flow.stack import frames as flow
-from holdfast.flow.stack import owning
-from holdfast.flow.stack.pushing import push
+from holdfast.core.frames import stack
+from holdfast.flow.frames import lifecycle as flow
+from holdfast.flow.frames import takeover
+from holdfast.flow.frames.push import push
+from holdfast.flow.journal.append import Decided, append
 from holdfast.ports import Ports
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSpent, OutcomeContent
@@ -123,7 +123,7 @@ def resume_counts(ports: Ports) -> Counts:
     """What one cold resume asks of SQLite."""
     with counting(ports.journal) as counts:
         ports.states.clear()
-        assert len(owning.resume_actor(ports, ACTING, LONG).frames) == 3
+        assert len(takeover.resume_actor(ports, ACTING, LONG).frames) == 3
     return counts.per(1)
 
 

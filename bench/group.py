@@ -22,7 +22,7 @@ from bench.workload import GOAL, pushed
 from holdfast.aio.holdfast import AsyncHoldfast, Threads
 from holdfast.client.holdfast import Holdfast
 from holdfast.connect import assemble
-from holdfast.flow.change import Decided, append
+from holdfast.flow.journal.append import Decided, append
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Ports
 from holdfast.records.settings import Settings

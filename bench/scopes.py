@@ -18,7 +18,7 @@ import msgspec
 from bench.journals import ACTING, fresh
 from bench.report import Line, at_most
 from bench.workload import pushed
-from holdfast.flow.change import Drafts, States, change
+from holdfast.flow.journal.append import Drafts, States, change
 from holdfast.ports import Ports
 
 TITLE = "Many scopes through the cache of 1,000"

@@ -22,11 +22,11 @@ from bench.harness import Samples, ratios, rounds, timed
 from bench.journals import ACTING, folder, journal
 from bench.report import Line, ratio_line
 from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
-from holdfast.core.codec import encode
+from holdfast.core.journal.codec import encode
 from holdfast.core.search.words import terms
-from holdfast.flow.change import Decided, append
-from holdfast.flow.state.entries import written_draft
-from holdfast.journal.texts import table
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.state.entry_events import written_draft
+from holdfast.journal.text_index import table
 from holdfast.model.embedders import embedder
 from holdfast.ports import Embedder
 from holdfast.records.entries import Stored

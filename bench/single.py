@@ -25,7 +25,7 @@ from bench.journals import ACTING, folder, journal, raw_insert, sync_seconds
 from bench.report import Line, at_most, ratio_line
 from bench.workload import GOAL, pushed
 from holdfast.client.holdfast import Holdfast
-from holdfast.flow.change import Decided, append, change, sealed_batch
+from holdfast.flow.journal.append import Decided, append, change, sealed_batch
 from holdfast.ports import Ports
 
 TITLE = "Append of one event with its rows, chain and FULL commit"

@@ -8,7 +8,7 @@ from bench.journals import ACTING, checkpointed_bytes, folder, journal
 from bench.report import Line, at_most
 from bench.single import payload
 from bench.workload import pushed
-from holdfast.flow.change import Decided, append
+from holdfast.flow.journal.append import Decided, append
 from holdfast.ports import Ports
 
 TITLE = "Bytes on disk per event, after a checkpoint"

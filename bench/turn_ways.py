@@ -22,9 +22,9 @@ from bench.session_packs import BUDGET
 from bench.session_texts import POOL, role, text
 from bench.turn_words import ARGUMENTS, FUNCTIONS, MODEL, REPLY, SYSTEM, TOOLS, asked, definitions
 from holdfast import CallModel, CallTool, Holdfast, Limits
+from holdfast.aio.executor import Threads
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.threads import Threads
-from holdfast.model.openai_chat import OpenAIChat
+from holdfast.model.providers import OpenAIChat
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 

@@ -12,7 +12,7 @@ from bench.journals import ACTING, folder, journal
 from bench.report import Line, at_least, ratio_line
 from bench.workload import fill
 from holdfast.client.holdfast import Holdfast
-from holdfast.core.codec import decode_facts
+from holdfast.core.journal.codec import decode_facts
 
 TITLE = "The whole journal: rebuild and verify"
 READ = "read and decode raw"

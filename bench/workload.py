@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.journals import ACTING
-from holdfast.flow.change import Decided, append
+from holdfast.flow.journal.append import Decided, append
 from holdfast.ports import Ids, Ports
 from holdfast.records.events.calls import CallContent, ToolRequested, ToolReturned
 from holdfast.records.events.envelope import Draft

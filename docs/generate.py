@@ -33,14 +33,14 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.session import Session
-from holdfast.core.shortening import Cut
-from holdfast.migrating import NotStored
+from holdfast.core.sessions.shorten import Cut
+from holdfast.extras.dual_write import NotStored
 from holdfast.records import frames as frame_records
-from holdfast.records import packs, resume, settings
+from holdfast.records import packs, recovery, settings
 from holdfast.records.catalogue import _APP, CATALOGUE, EventType
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
 from holdfast.records.events.calls import LeftOut, PackedPiece
-from holdfast.records.events.conversations import CallRef, Segment, Stretch
+from holdfast.records.events.sessions import CallRef, Segment, Stretch
 from holdfast.records.events.work import TaskNode
 from holdfast.records.usage import Usage
 
@@ -533,8 +533,8 @@ RECORDS = (
 )
 
 PARTS = (
-    resume.RecoverySummary,
-    resume.HandleInfo,
+    recovery.RecoverySummary,
+    recovery.HandleInfo,
     frame_records.Handle,
     frame_records.ResultRef,
     frame_records.Call,

@@ -23,15 +23,15 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.frame import Frame
+from holdfast.client.history_tools import HistoryTools
 from holdfast.client.holdfast import Holdfast, open
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
 from holdfast.client.state import State, StateReader, StateStore, open_store
 from holdfast.client.steps import Ask, CallModel, CallTool, Done
-from holdfast.client.tools import HistoryTools
 from holdfast.client.turn import Turn
 from holdfast.connect import restore
-from holdfast.core.value_types import register_type
+from holdfast.core.values import register_type
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
 from holdfast.errors import (
     ActorBusy,
@@ -102,11 +102,9 @@ from holdfast.errors import (
     VersionConflict,
     Waiting,
 )
-from holdfast.flow.conversation.porting import Imported
+from holdfast.flow.sessions.import_export import Imported
 from holdfast.ports import EndedConversation
 from holdfast.records.batches import Appended
-from holdfast.records.budget import TokenBudget
-from holdfast.records.calling import Delta, ModelCall, ModelReply
 from holdfast.records.compaction import (
     Always,
     BudgetGuard,
@@ -139,10 +137,9 @@ from holdfast.records.effects import (
 )
 from holdfast.records.entries import Edge, Entry, Reached, Revision, SearchResult
 from holdfast.records.events.envelope import ERASED, Erased, Event
-from holdfast.records.frames import FrameLimits, Limits
-from holdfast.records.lines import SessionInfo, Summary, SweptSessions
+from holdfast.records.frames import FrameLimits, Limits, TokenBudget
 from holdfast.records.messages import Message, Repair, ToolCallRequest, ToolCallResult, ToolDef
-from holdfast.records.models import ModelInfo
+from holdfast.records.models import Delta, ModelCall, ModelInfo, ModelReply
 from holdfast.records.packs import (
     Appearance,
     BriefContext,
@@ -159,8 +156,7 @@ from holdfast.records.packs import (
     TokenSummary,
     Trace,
 )
-from holdfast.records.reports import Erasure, Finding, Verified
-from holdfast.records.resume import (
+from holdfast.records.recovery import (
     ActorResumeState,
     Answer,
     Asked,
@@ -171,39 +167,37 @@ from holdfast.records.resume import (
     RecoverySummary,
     Swept,
 )
+from holdfast.records.reports import Erasure, Finding, Verified
 from holdfast.records.scope import Scope
+from holdfast.records.sessions import SessionInfo, Summary, SweptSessions
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
+    from holdfast.aio.frame import AsyncHistoryTools
     from holdfast.aio.holdfast import AsyncHoldfast, open_async
-    from holdfast.aio.reading import AsyncStateReader
     from holdfast.aio.session import AsyncSession
-    from holdfast.aio.state import AsyncState, AsyncStateStore, open_store_async
-    from holdfast.aio.tools import AsyncHistoryTools
+    from holdfast.aio.state import AsyncState, AsyncStateReader, AsyncStateStore, open_store_async
     from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
-    from holdfast.core.windows import Window
-    from holdfast.documents import DocumentRoot
-    from holdfast.fetching import HttpsFetcher
-    from holdfast.migrating import DualWrite
-    from holdfast.model.anthropic_messages import AnthropicMessages
-    from holdfast.model.models import model_info, register_model
-    from holdfast.model.openai_chat import OpenAIChat
-    from holdfast.model.openai_responses import OpenAIResponses
+    from holdfast.core.sessions.windows import Window
+    from holdfast.extras.documents import DocumentRoot
+    from holdfast.extras.dual_write import DualWrite
+    from holdfast.extras.https import HttpsFetcher
+    from holdfast.extras.opentelemetry import OpenTelemetry
+    from holdfast.extras.webhook import WebhookSink, verify_webhook
     from holdfast.model.prices import register_price
+    from holdfast.model.providers import AnthropicMessages, OpenAIChat, OpenAIResponses
     from holdfast.model.recorded import Recorded
+    from holdfast.model.registry import model_info, register_model
     from holdfast.model.scripted import Scripted
     from holdfast.model.summarizers import ModelSummarizer
-    from holdfast.runtime.agent import AsyncAgent
+    from holdfast.runtime.agent import Agent, AsyncAgent
     from holdfast.runtime.reply import AgentEvent, Reply
-    from holdfast.runtime.sync_agent import Agent
     from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
     from holdfast.runtime.tools.mcp import McpServer
-    from holdfast.runtime.tools.outcome import Bytes
+    from holdfast.runtime.tools.result import Bytes
     from holdfast.runtime.tools.tool import Tool, tool
-    from holdfast.telemetry import OpenTelemetry
-    from holdfast.webhook import WebhookSink, verify_webhook
     from holdfast.windows import count_tokens, sliding, summarised
 
 __all__ = [
@@ -421,46 +415,46 @@ __all__ = [
 
 # What takes longer to import than all the rest, or is not needed by everybody: only who asks for it pays.
 _LATER = {
-    "Agent": "holdfast.runtime.sync_agent",
+    "Agent": "holdfast.runtime.agent",
     "AgentEvent": "holdfast.runtime.reply",
-    "AnthropicMessages": "holdfast.model.anthropic_messages",
+    "AnthropicMessages": "holdfast.model.providers",
     "AsyncAgent": "holdfast.runtime.agent",
-    "AsyncHistoryTools": "holdfast.aio.tools",
+    "AsyncHistoryTools": "holdfast.aio.frame",
     "AsyncHoldfast": "holdfast.aio.holdfast",
     "AsyncSession": "holdfast.aio.session",
     "AsyncState": "holdfast.aio.state",
-    "AsyncStateReader": "holdfast.aio.reading",
+    "AsyncStateReader": "holdfast.aio.state",
     "AsyncStateStore": "holdfast.aio.state",
     "AsyncToolCall": "holdfast.runtime.tools.call",
     "AsyncCallModel": "holdfast.aio.turn",
     "AsyncCallTool": "holdfast.aio.turn",
     "AsyncTurn": "holdfast.aio.turn",
-    "Bytes": "holdfast.runtime.tools.outcome",
-    "DocumentRoot": "holdfast.documents",
-    "DualWrite": "holdfast.migrating",
-    "HttpsFetcher": "holdfast.fetching",
+    "Bytes": "holdfast.runtime.tools.result",
+    "DocumentRoot": "holdfast.extras.documents",
+    "DualWrite": "holdfast.extras.dual_write",
+    "HttpsFetcher": "holdfast.extras.https",
     "McpServer": "holdfast.runtime.tools.mcp",
     "ModelSummarizer": "holdfast.model.summarizers",
-    "OpenAIChat": "holdfast.model.openai_chat",
-    "OpenAIResponses": "holdfast.model.openai_responses",
-    "OpenTelemetry": "holdfast.telemetry",
+    "OpenAIChat": "holdfast.model.providers",
+    "OpenAIResponses": "holdfast.model.providers",
+    "OpenTelemetry": "holdfast.extras.opentelemetry",
     "Recorded": "holdfast.model.recorded",
     "Reply": "holdfast.runtime.reply",
     "Scripted": "holdfast.model.scripted",
     "Tool": "holdfast.runtime.tools.tool",
     "ToolCall": "holdfast.runtime.tools.call",
-    "WebhookSink": "holdfast.webhook",
-    "Window": "holdfast.core.windows",
+    "WebhookSink": "holdfast.extras.webhook",
+    "Window": "holdfast.core.sessions.windows",
     "count_tokens": "holdfast.windows",
-    "model_info": "holdfast.model.models",
+    "model_info": "holdfast.model.registry",
     "open_async": "holdfast.aio.holdfast",
     "open_store_async": "holdfast.aio.state",
-    "register_model": "holdfast.model.models",
+    "register_model": "holdfast.model.registry",
     "register_price": "holdfast.model.prices",
     "sliding": "holdfast.windows",
     "summarised": "holdfast.windows",
     "tool": "holdfast.runtime.tools.tool",
-    "verify_webhook": "holdfast.webhook",
+    "verify_webhook": "holdfast.extras.webhook",
 }
 
 

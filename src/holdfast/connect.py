@@ -1,6 +1,8 @@
 """The composition root: a URL becomes ports. The only file that names a backend.
 
 Settings come from the call, else from the environment, else from their defaults.
+
+The composition root of stores: a URL becomes a store with its rules. Only the backend asked for is imported.
 """
 
 from __future__ import annotations
@@ -15,28 +17,30 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.ambient import SystemClock, SystemIds
+from holdfast.core.entries import shown
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
-from holdfast.flow import transfer
-from holdfast.flow.context.remembered import RecentCache
-from holdfast.flow.effect.sinks import Sinks
-from holdfast.flow.observers import Observers
-from holdfast.flow.past import Excerpt, looking_back
-from holdfast.flow.reading import check_cursor
-from holdfast.flow.redacting import check_hook
-from holdfast.flow.stack.leases import Leases
-from holdfast.flow.state.meaning import VectorCache
+from holdfast.flow.effects.sinks import Sinks
+from holdfast.flow.frames.leases import Leases
+from holdfast.flow.journal import transfer
+from holdfast.flow.journal.caches import RecentCache, StateCache
+from holdfast.flow.journal.observers import Observers
+from holdfast.flow.journal.past import Excerpt, looking_back
+from holdfast.flow.journal.read import check_cursor
+from holdfast.flow.journal.redact import check_hook
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
-from holdfast.flow.states import StateCache
-from holdfast.flow.turn.queueing import TurnQueue
-from holdfast.journal_port import Journal
-from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Summarizer, Tokenizer
+from holdfast.flow.state.vectors import VectorCache
+from holdfast.flow.turns.queue import TurnQueue
+from holdfast.ports import Clock, Embedder, Ids, Model, Models, Ports, Store, Summarizer, Tokenizer
+from holdfast.ports.journal import Journal
 from holdfast.records.compaction import STRATEGIES
+from holdfast.records.events.envelope import DEFAULT_TENANT
 from holdfast.records.ids import check_id
 from holdfast.records.models import ModelInfo
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
+from holdfast.system import SystemClock, SystemIds
 
 DURABILITIES = ("full", "fast")
 WHOLE = 100
@@ -100,7 +104,7 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
         raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}.")
     text = text_of(url)
     if text == "memory:":
-        from holdfast.journal.memory import MemoryJournal
+        from holdfast.journal.memory.journal import MemoryJournal
 
         return MemoryJournal(settings)
     from holdfast.journal.sqlite import SqliteJournal
@@ -153,7 +157,7 @@ class LazyModels:
 
     def _models(self) -> Models:
         if self._known is None:
-            from holdfast.model.models import KnownModels
+            from holdfast.model.registry import KnownModels
 
             self._known = KnownModels(self._given)
         return self._known
@@ -181,7 +185,7 @@ def prices_for(given: Any) -> Callable[[str | None, Usage], int | None]:
     """Whatever may give prices, as the port; without any, list prices, read when a call has first ended."""
     if given is None:
         return _list_price
-    from holdfast.model.price_hooks import prices
+    from holdfast.model.prices import prices
 
     return prices(given)
 
@@ -198,7 +202,7 @@ def model_for(text: str) -> Model:
         from holdfast.model.scripted import Scripted
 
         return Scripted()
-    from holdfast.model.choosing import model_from
+    from holdfast.model.providers import model_from
 
     return model_from(text)
 
@@ -295,7 +299,7 @@ def assemble(
 
 def _empty(settings: Settings) -> Excerpt:
     """A journal for what is only looked at."""
-    from holdfast.journal.memory import MemoryJournal
+    from holdfast.journal.memory.journal import MemoryJournal
 
     return MemoryJournal(settings)
 
@@ -377,3 +381,136 @@ def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progres
 def known_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
     """Every setting, for the documentation and `holdfast doctor`."""
     return msgspec.structs.fields(Settings)
+
+
+FORMATS = ("json", "markdown")
+EXAMPLES = "memory:, fs:///folder, sqlite:///file.db, redis://host:6379/0 or cozo:///file.cozo"
+
+
+def open_storage(
+    url: str | os.PathLike[str],
+    *,
+    embedder: Any = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    options: dict[str, Any] | None = None,
+) -> Storage:
+    """A store with its rules. `options` are those that only some backends take."""
+    settings = check_settings(settings_from_environment() if settings is None else settings)
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    # The store comes last: whatever is refused before it leaves nothing open behind.
+    embeds, text = embedder_for(embedder), _text(url)
+    return Storage(
+        store=_open(text, settings, given),
+        clock=clock or SystemClock(),
+        settings=settings,
+        transients=Transients(settings.transient_entries),
+        tenant=DEFAULT_TENANT,
+        embedder=embeds,
+    )
+
+
+def _text(url: object) -> str:
+    try:
+        text = text_of(url)
+        text.encode()
+    except (InvalidValue, UnicodeEncodeError):
+        raise InvalidValue(f"Give the URL of a store: {EXAMPLES}.") from None
+    return text
+
+
+def _open(text: str, settings: Settings, options: dict[str, Any]) -> Store:
+    scheme, separator, rest = text.partition(":")
+    backend = _BACKENDS.get(scheme) if separator else None
+    if backend is None:
+        raise Unsupported(f"{_without_secrets(text)!r} is not a store that this release opens. Use {EXAMPLES}.")
+    opened, allowed = backend
+    for name in options:
+        if name not in allowed:
+            takes = ", ".join(allowed) or "no options"
+            raise InvalidValue(f"A {scheme} store takes {takes}, not {name}.")
+    if not isinstance(options.get("search", False), bool):
+        raise InvalidValue(f"search must be True or False, not {shown(options['search'])}.")
+    return opened(text, rest, settings, options)
+
+
+def _memory(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+    from holdfast.store.memory import MemoryStore
+
+    if rest:
+        raise InvalidValue(f"{_without_secrets(text)!r} names nothing: a store in memory is opened with 'memory:'.")
+    most = options.get("most")
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise InvalidValue(f"most must be a whole number of at least 1, not {shown(most)}.")
+    return MemoryStore(most=most, search=bool(options.get("search", False)))
+
+
+def _fs(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+    from holdfast.store.fs.store import FsStore
+
+    kept = options.get("format", "json")
+    if kept not in FORMATS:
+        raise InvalidValue(f"format must be one of {', '.join(FORMATS)}, not {shown(kept)}.")
+    return FsStore(_store_path(text), format=kept, search=bool(options.get("search", False)))
+
+
+def _sqlite(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+    from holdfast.store.sqlite import SqliteStore
+
+    durability = options.get("durability", "full")
+    if durability not in DURABILITIES:
+        raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {shown(durability)}.")
+    return SqliteStore(_store_path(text), settings=settings, durability=durability)
+
+
+def _redis(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+    try:
+        from holdfast.store.redis import RedisStore
+    except ImportError:
+        raise Unsupported("Redis needs redis-py. Run: pip install 'holdfast[redis]'") from None
+    return RedisStore(text, **options)
+
+
+def _cozo(text: str, rest: str, settings: Settings, options: dict[str, Any]) -> Store:
+    try:
+        from holdfast.store.cozo import CozoStore
+    except ImportError:
+        raise Unsupported("Cozo needs its engine. Run: pip install 'holdfast[cozo]'") from None
+    if rest == "":
+        return CozoStore(":memory:", engine="mem")
+    return CozoStore(_store_path(text), engine="sqlite")
+
+
+_Opening = Callable[[str, str, Settings, dict[str, Any]], Store]
+_BACKENDS: dict[str, tuple[_Opening, tuple[str, ...]]] = {
+    "memory": (_memory, ("most", "search")),
+    "fs": (_fs, ("format", "search")),
+    "sqlite": (_sqlite, ("durability",)),
+    "redis": (_redis, ("prefix",)),
+    "rediss": (_redis, ("prefix",)),
+    "unix": (_redis, ("prefix",)),
+    "cozo": (_cozo, ()),
+}
+
+
+def _store_path(text: str) -> Path:
+    """The path behind `scheme:///relative` or `scheme:////absolute`, in printable characters."""
+    scheme = text.partition(":")[0]
+    try:
+        parts = urlsplit(text)
+        path = unquote(parts.path.removeprefix("/"), errors="strict")
+        odd = parts.netloc or parts.query or parts.fragment or not text.isprintable()
+    except ValueError:
+        path, odd = "", True
+    if odd or not path.strip("/") or "\0" in path:
+        raise InvalidValue(
+            f"{_without_secrets(text)!r} names no place. Write {scheme}:///relative or {scheme}:////absolute, "
+            "with ? # and % percent-encoded."
+        )
+    return Path(path)
+
+
+def _without_secrets(text: str) -> str:
+    """A URL that can be shown."""
+    head, at, tail = text.rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at and "://" in head else text

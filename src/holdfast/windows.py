@@ -14,18 +14,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.core.compaction.summarising import planned, with_summary
-from holdfast.core.conversation import Bounds, Conversation, bounds
-from holdfast.core.counting import OPENAI, Framing, framing_of, message_tokens, request_tokens
-from holdfast.core.windows import Window, slid
-from holdfast.core.wire import openai
-from holdfast.core.wire.names import is_tool_name
-from holdfast.core.wire.notes import Notes
-from holdfast.core.wire.tools import tool_defs
+from holdfast.core.compaction.summary import planned, with_summary
+from holdfast.core.sessions.rounds import Bounds, Conversation, bounds
+from holdfast.core.sessions.tokens import OPENAI, Framing, framing_of, message_tokens, request_tokens
+from holdfast.core.sessions.windows import Window, slid
+from holdfast.core.wire import openai_chat
+from holdfast.core.wire.plain_data import Notes
+from holdfast.core.wire.tools import is_tool_name, tool_defs
 from holdfast.errors import InvalidValue, SummaryFailed
-from holdfast.model.calling import Counter
-from holdfast.model.models import model_info
+from holdfast.model.registry import model_info
 from holdfast.model.summarizers import summarizer
+from holdfast.model.tokenizers import Counter
 from holdfast.model.tokenizers import tokenizer as tokenizer_of
 from holdfast.ports import Tokenizer
 from holdfast.records.messages import Message, Repair
@@ -119,7 +118,7 @@ class _Given(Generic[T]):
         notes = Notes()
         for index, item in enumerate(items):
             notes.index = index
-            message = item if isinstance(item, Message) else openai.read_message(item, notes)
+            message = item if isinstance(item, Message) else openai_chat.read_message(item, notes)
             if message is None:
                 continue
             self.messages.append(message)
@@ -145,11 +144,11 @@ class _Given(Generic[T]):
         named += [message.name for message in part if message.role == "tool" and message.name]
         if None in ids or len({*ids}) < len(ids) or not all(map(is_tool_name, named)):
             # One id for two calls, or none, or a name that is refused: such a round is only valid under others.
-            return openai.render(part)["messages"]
+            return openai_chat.render(part)["messages"]
         back: list[Any] = []
         for message in part:
             source = self._sources.get(id(message))
-            back += [source] if source is not None else openai.render([message], ids="provider")["messages"]
+            back += [source] if source is not None else openai_chat.render([message], ids="provider")["messages"]
         return back
 
 

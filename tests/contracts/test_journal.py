@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.testing.journal_contract import JournalContract
 
 

@@ -18,15 +18,16 @@ import pytest
 from holdfast.client.state import StateStore
 from holdfast.core import entries as rules
 from holdfast.errors import Conflict, EntryNotFound
-from holdfast.flow.state import keeping, storing
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.state import store as state_store
+from holdfast.flow.state import write
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import Stored
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.store_contract import StoreContract
-from holdfast.testing.store_contract_kit import SCOPE
+from holdfast.testing.store_contract.fixtures import SCOPE
 from tests.contracts import broken_stores as broken
 from tests.contracts.test_stores import stays_inside
 
@@ -131,7 +132,7 @@ def test_a_store_whose_keys_are_paths_does_not_stay_inside(tmp_path: Path) -> No
 
 
 def time_does_not_pass(patch: pytest.MonkeyPatch) -> None:
-    for module in (keeping, storing):
+    for module in (write, state_store):
         patch.setattr(module, "live", lambda entry, now: entry)
 
 
@@ -156,13 +157,13 @@ def search_looks_below(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refused_deletion_uncovers(patch: pytest.MonkeyPatch) -> None:
-    original = keeping.delete
+    original = write.delete
 
     def delete(storage: Storage, scope: Any, key: str, *given: Any) -> bool:
         storage.transients.drop(storage.place(scope), key)
         return original(storage, scope, key, *given)
 
-    patch.setattr(keeping, "delete", delete)
+    patch.setattr(write, "delete", delete)
 
 
 def transient_sums_race(patch: pytest.MonkeyPatch) -> None:
@@ -176,7 +177,7 @@ def transient_sums_race(patch: pytest.MonkeyPatch) -> None:
 
 
 def values_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keeping, "plain", lambda value: json.loads(json.dumps(value, default=repr)))
+    patch.setattr(write, "plain", lambda value: json.loads(json.dumps(value, default=repr)))
 
 
 def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,7 @@ def keys_are_made_to_fit(patch: pytest.MonkeyPatch) -> None:
 
 
 def reducers_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keeping, "_kept_on", lambda entry, known, wanted: entry)
+    patch.setattr(write, "_kept_on", lambda entry, known, wanted: entry)
 
 
 def what_is_over_is_handed_on(patch: pytest.MonkeyPatch) -> None:

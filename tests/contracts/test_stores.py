@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from holdfast.client.state import StateStore, open_store
 from holdfast.records.scope import Scope
-from holdfast.testing.hostile_keys import ACCEPTED
 from holdfast.testing.store_contract import StoreContract
-from holdfast.testing.store_contract_kit import MakeStore, OpenAt
+from holdfast.testing.store_contract.fixtures import MakeStore, OpenAt
+from holdfast.testing.store_contract.hostile_keys import ACCEPTED
 from tests import redis_server
 from tests.scale import seeded, volume
 

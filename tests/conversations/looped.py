@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.aio.executor import Threads
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.threads import Threads
 
 Test = Callable[[AsyncHoldfast], Awaitable[None]]
 

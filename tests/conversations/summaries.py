@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.extract import sentences
+from holdfast.core.compaction.sentences import sentences
 from holdfast.model.extractive import ExtractiveSummarizer, estimate
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume

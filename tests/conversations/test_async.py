@@ -26,7 +26,7 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
         def read(*args: Any) -> Any:
             raise AssertionError("the loop waits for the disk")
 
-        monkeypatch.setattr("holdfast.flow.artifacts.read", read)
+        monkeypatch.setattr("holdfast.flow.journal.artifacts.read", read)
         with pytest.raises(AssertionError):
             sync.to_openai()
         assert pack.to_openai() == expected
@@ -36,7 +36,7 @@ def test_a_pack_with_files_is_rendered_without_another_read(monkeypatch: pytest.
 
 def test_iterators_go_on_past_a_page_and_hold_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.aio.session.PAGE", 4)
-    monkeypatch.setattr("holdfast.flow.conversation.lines.PAGE", 4)
+    monkeypatch.setattr("holdfast.flow.sessions.read.PAGE", 4)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(8):

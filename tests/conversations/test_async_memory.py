@@ -10,11 +10,10 @@ import pytest
 
 import holdfast
 from holdfast import EndedConversation, Refused
-from holdfast.aio import loops
-from holdfast.aio import memory as async_memory
+from holdfast.aio import callbacks
+from holdfast.aio.callbacks import MemoryOnALoop, on_a_loop
+from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.memory import MemoryOnALoop, on_a_loop
-from holdfast.aio.threads import SHORT
 from tests.conversations.looped import count, play
 
 MANY = 20
@@ -138,7 +137,7 @@ def test_a_memory_that_uses_the_client_never_waits_for_itself() -> None:
 
 
 def test_a_hand_over_that_takes_threads_from_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_memory, "MEMORY", SHORT)
+    monkeypatch.setattr(callbacks, "MEMORY", SHORT)
     memory = Noting()
     memory.seconds = 0.05
 
@@ -150,7 +149,7 @@ def test_a_hand_over_that_takes_threads_from_others_is_caught(monkeypatch: pytes
 
 
 def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(callbacks, "POLL_SECONDS", 0.01)
     memory = Taking()
     memory.free.clear()
 
@@ -184,12 +183,12 @@ def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatc
 def test_a_loop_that_is_closed_fails_the_offer() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    before = loops._loop_of_caller.set(loop)
+    before = callbacks._loop_of_caller.set(loop)
     try:
         with pytest.raises(holdfast.Unavailable):
             MemoryOnALoop(Taking()).take(_ended())
     finally:
-        loops._loop_of_caller.reset(before)
+        callbacks._loop_of_caller.reset(before)
     gc.collect()
 
 
@@ -200,10 +199,10 @@ def _ended() -> EndedConversation:
 
 def test_an_async_memory_is_refused_where_nobody_could_await_it() -> None:
     async def main() -> None:
-        before = loops._loop_of_caller.set(asyncio.get_running_loop())
+        before = callbacks._loop_of_caller.set(asyncio.get_running_loop())
         with pytest.raises(Refused, match="asyncio client"):
             MemoryOnALoop(Taking()).take(_ended())
-        loops._loop_of_caller.reset(before)
+        callbacks._loop_of_caller.reset(before)
 
     asyncio.run(main())
     with pytest.raises(Refused, match="asyncio client"):

@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Message, SummaryFailed
+from holdfast.aio.callbacks import Compacting
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
-from holdfast.aio.summing import Compacting
 from tests.conversations.looped import play
 from tests.scale import seeded, volume
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.holdfast import Holdfast
 from holdfast.connect import Beside, assemble
-from holdfast.core import fold_lines, project_lines
+from holdfast.core.journal import fold, project_sessions
 from holdfast.errors import SessionClosed
-from holdfast.flow.conversation import handing, sessions
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.sessions import handover, sessions
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports import EndedConversation
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
@@ -178,13 +178,13 @@ def _offers(hf: Holdfast) -> list[tuple[int, bool, bool]]:
 
 def taken_twice(patch: pytest.MonkeyPatch) -> None:
     """That it was taken is not remembered."""
-    patch.setitem(fold_lines.SESSION_RULES, "session.offered", lambda session, facts, version, at: session)
-    patch.setitem(project_lines.LINE_RULES, "session.offered", lambda facts, version, at: [])
+    patch.setitem(fold.SESSION_RULES, "session.offered", lambda session, facts, version, at: session)
+    patch.setitem(project_sessions.LINE_RULES, "session.offered", lambda facts, version, at: [])
 
 
 def history_of_the_window(patch: pytest.MonkeyPatch) -> None:
-    original = handing.span_of
-    patch.setattr(handing, "span_of", lambda *args: list(original(*args))[-2:])
+    original = handover.span_of
+    patch.setattr(handover, "span_of", lambda *args: list(original(*args))[-2:])
 
 
 def end_and_hand_over_apart(patch: pytest.MonkeyPatch) -> None:

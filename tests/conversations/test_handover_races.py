@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.connect import Beside, assemble
-from holdfast.flow.conversation import sessions
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.sessions import sessions
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
 from holdfast.ports import EndedConversation
+from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints

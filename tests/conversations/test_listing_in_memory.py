@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.conversation import listing
-from holdfast.journal import conversations_in_memory
-from holdfast.journal.rows_in_memory import MemoryTables
+from holdfast.flow.sessions import sessions as sessions_flow
+from holdfast.journal.memory import tables as memory_tables
+from holdfast.journal.memory.tables import MemoryTables
 from tests.scale import volume
 
 FEW = volume(100, 1_000)
@@ -42,7 +42,7 @@ def rows_for(sessions: int) -> float:
             hf.session(f"s{number}").append("Hello")
         looks = Looks(patch)
         assert len(list(hf.sessions())) == sessions
-        pages = -(-sessions // listing.PAGE) + 1
+        pages = -(-sessions // sessions_flow.PAGE) + 1
         return looks.rows / sessions / pages
 
 
@@ -52,7 +52,7 @@ def test_a_page_looks_at_every_row_once_however_many_there_are() -> None:
 
 
 def test_a_look_for_each_session_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = conversations_in_memory._lines
+    sound = memory_tables._lines
 
     class Asked(dict[str, Any]):
         def __init__(self, tables: MemoryTables, tenant: str) -> None:
@@ -61,5 +61,5 @@ def test_a_look_for_each_session_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         def get(self, stream: str, otherwise: Any = None) -> Any:
             return sound(*self._of).get(stream, otherwise)
 
-    monkeypatch.setattr(conversations_in_memory, "_lines", Asked)
+    monkeypatch.setattr(memory_tables, "_lines", Asked)
     assert rows_for(50) > FOR_A_PAGE

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import BudgetTooSmall, Holdfast, Message, ToolCallRequest
 from holdfast.client.session import Session
-from holdfast.core.counting import framing_of, request_tokens
+from holdfast.core.sessions.tokens import framing_of, request_tokens
 from holdfast.model.tokenizers import tokenizer
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.scale import seeded, volume

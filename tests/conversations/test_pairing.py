@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core import matching, pairing
-from holdfast.core.pairing import repaired, rounds
+from holdfast.core.sessions import match, pairing
+from holdfast.core.sessions.pairing import repaired, rounds
 from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
 from tests.conversations.generated import conversation, number_of, torn
 from tests.scale import seeded, volume
@@ -98,12 +98,12 @@ def test_a_round_holds_a_call_with_all_its_results_and_every_message_once() -> N
 
 def test_an_own_id_decides_wherever_the_result_stands() -> None:
     messages = [asks(("1", "x"), ("2", "x")), gives(("2", "x", "two"), ("1", "x", "one"))]
-    assert matching.matched(messages).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
+    assert match.matched(messages).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
     early = [gives(("1", "", "one")), asks(("1", ""))]
     assert shape(repaired(early).messages) == ["assistant", "one"]
     # The first has only the provider's id, which fits both calls; the second names its call.
     mixed = [asks(("1", "x"), ("2", "x")), gives("x=two", ("1", "x", "one"))]
-    assert matching.matched(mixed).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
+    assert match.matched(mixed).answers == {(0, 1): (1, 0), (0, 0): (1, 1)}
 
 
 def test_an_own_id_comes_back_from_a_provider_as_the_providers_id() -> None:
@@ -235,13 +235,13 @@ def test_repair_of_a_long_list_with_one_id_for_everything_stays_linear() -> None
             return super().__getitem__(index)
 
     repeated = [gives("x=1") for _ in range(2_000)]
-    matching.matched(Counting([*once * 2_000, *repeated]))
+    match.matched(Counting([*once * 2_000, *repeated]))
     assert looked < 12 * 8_000
 
 
-def pair_by_id_alone(messages: list[Message]) -> matching.Matching:
+def pair_by_id_alone(messages: list[Message]) -> match.Matching:
     """The usual mistake: the last call with this id, wherever it stands."""
-    found = matching.Matching()
+    found = match.Matching()
     last = {
         call.provider_id: (index, position)
         for index, message in enumerate(messages)
@@ -256,9 +256,9 @@ def pair_by_id_alone(messages: list[Message]) -> matching.Matching:
     return found
 
 
-def _only_behind(messages: list[Message]) -> matching.Matching:
+def _only_behind(messages: list[Message]) -> match.Matching:
     """Another: only what directly follows the calls belongs to them."""
-    found = matching.matched(messages)
+    found = match.matched(messages)
     near = {call: result for call, result in found.answers.items() if result[0] <= call[0] + 2}
     found.answers = near
     return found

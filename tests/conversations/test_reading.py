@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
-from holdfast.core.wire import anthropic, openai, replies, responses
-from holdfast.core.wire.reading import read
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, replies
+from holdfast.core.wire.read import read
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
@@ -139,7 +139,7 @@ def test_a_response_is_one_message_and_its_items_go_back_unaltered(given: Any) -
     assert message.tool_calls == (ToolCallRequest(name="find", arguments='{"q": 1}', provider_id="call_1"),)
     assert message.usage == Usage(input=100, cached_input=60, output=20, reasoning=5, model="gpt-5")
     assert (message.provider, message.provider_id) == ("openai", "resp_1")
-    assert responses.render([message])["input"] == RESPONSE["output"]
+    assert openai_responses.render([message])["input"] == RESPONSE["output"]
 
 
 @pytest.mark.parametrize("given", [CLAUDE, AnthropicMessage.model_validate(CLAUDE)], ids=["dict", "object"])
@@ -169,7 +169,7 @@ def test_what_sdks_say_in_pieces_is_read_as_well() -> None:
     assert one({"role": "assistant", "content": claude.content}) == one(
         {"role": "assistant", "content": CLAUDE["content"]}
     )
-    assert responses.render(read(response.output))["input"] == RESPONSE["output"]
+    assert openai_responses.render(read(response.output))["input"] == RESPONSE["output"]
 
 
 def test_what_an_sdk_parsed_for_the_caller_is_not_kept() -> None:
@@ -196,8 +196,8 @@ def test_messages_in_every_form_are_read_as_their_own_reader_reads_them() -> Non
     rng = seeded("reading")
     for _ in range(volume(40, 3_000)):
         chat, claude, items = openai_form(rng), anthropic_form(rng), responses_form(rng)
-        assert [one(each) for each in chat] == openai.read_messages(chat).messages
-        assert responses.render(read(items), ids="provider")["input"] == items
+        assert [one(each) for each in chat] == openai_chat.read_messages(chat).messages
+        assert openai_responses.render(read(items), ids="provider")["input"] == items
         found = [message for each in claude for message in read(each)]
         assert anthropic.render(found, ids="provider")["messages"] == claude
 
@@ -373,5 +373,5 @@ def test_anything_is_read_or_refused_with_an_error_of_holdfasts(item: Any, parti
 
 
 def test_no_sdk_is_imported() -> None:
-    code = "import sys, holdfast.core.wire.reading; print({'openai', 'anthropic', 'pydantic'} & set(sys.modules))"
+    code = "import sys, holdfast.core.wire.read; print({'openai', 'anthropic', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

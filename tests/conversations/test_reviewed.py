@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidMessage, InvalidValue, Message, ToolCallRequest, ToolCallResult, Usage
-from holdfast.core.wire.lines import write_lines
+from holdfast.core.wire.jsonl import write_lines
 from tests.conversations.provider_rules import anthropic_problems
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import windows
-from holdfast.core.counting import ANTHROPIC, OPENAI, request_tokens
-from holdfast.core.wire import openai
+from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, request_tokens
+from holdfast.core.wire import openai_chat
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import INTERRUPTED, Message
 from holdfast.windows import sliding, summarised
@@ -90,7 +90,7 @@ def test_every_window_over_dicts_is_valid_within_its_limit_and_leaves_the_list_a
             assert refused(window) == []
             assert len(window) <= limits.get("max_messages", 1 << 60)
             if "max_tokens" in limits:
-                tokens = request_tokens(openai.read_messages(window).messages, quarter, OPENAI)
+                tokens = request_tokens(openai_chat.read_messages(window).messages, quarter, OPENAI)
                 assert tokens == window.window.tokens
                 assert tokens <= limits["max_tokens"]
         assert history == before
@@ -224,7 +224,7 @@ def test_handing_back_the_source_of_a_changed_message_would_be_noticed(monkeypat
 
     monkeypatch.setattr(windows._Given, "_dicts", careless)
     window = sliding(history, max_tokens=300, tokenizer=quarter)
-    tokens = request_tokens(openai.read_messages(window).messages, quarter, OPENAI)
+    tokens = request_tokens(openai_chat.read_messages(window).messages, quarter, OPENAI)
     assert tokens > 300 >= window.window.tokens
     assert msgspec.json.encode(window.window.shortened)
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import CompactionConfig, Holdfast
-from holdfast.flow.compaction import summing
+from holdfast.flow.compaction import summaries as compaction_summaries
 from tests.scale import volume
 
 ROUNDS = volume(400, 4_000)
@@ -79,6 +79,6 @@ def test_what_was_flushed_is_not_flushed_again_when_summaries_become_one(hf: Hol
 
 
 def test_summaries_that_never_become_one_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summing, "ALIKE", 10**6)
+    monkeypatch.setattr(compaction_summaries, "ALIKE", 10**6)
     with pytest.raises(AssertionError):
         test_a_rule_leaves_as_many_summaries_as_a_number_has_digits(hf, "eko")

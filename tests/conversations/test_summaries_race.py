@@ -18,10 +18,10 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.client.session import Session
 from holdfast.errors import Conflict, SessionClosed, SummaryFailed
-from holdfast.flow.compaction import summing
-from holdfast.flow.compaction.folding import TRIES
-from holdfast.records.lines import Summary
+from holdfast.flow.compaction import summaries as compaction_summaries
+from holdfast.flow.compaction.sessions import TRIES
 from holdfast.records.messages import Message
+from holdfast.records.sessions import Summary
 from tests.model import sessions_look as look
 from tests.model import sessions_ops as ops
 from tests.model import sessions_ops_edit as edit
@@ -197,23 +197,23 @@ def test_a_summary_and_everything_that_happens_meanwhile() -> None:
 
 
 def written_whatever_happened(patch: pytest.MonkeyPatch) -> None:
-    original = summing.note
+    original = compaction_summaries.note
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
         return original(ports, acting, replace(plan, at_version=2**60), text, **how)
 
-    patch.setattr(summing, "note", note)
+    patch.setattr(compaction_summaries, "note", note)
 
 
 def planned_again_when_written(patch: pytest.MonkeyPatch) -> None:
     """What is covered is looked up when the words are there: then they stand for what nobody put into them."""
-    original = summing.note
+    original = compaction_summaries.note
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newer = summing.plan(ports, acting, plan.stream, keep=0) or plan
+        newer = compaction_summaries.plan(ports, acting, plan.stream, keep=0) or plan
         return original(ports, acting, newer, text, **how)
 
-    patch.setattr(summing, "note", note)
+    patch.setattr(compaction_summaries, "note", note)
 
 
 @pytest.mark.parametrize("plant", [written_whatever_happened, planned_again_when_written])

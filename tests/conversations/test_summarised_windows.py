@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import pairing
-from holdfast.core.compaction.summarising import summarised
-from holdfast.core.windows import sliding
+from holdfast.core.compaction.summary import summarised
+from holdfast.core.sessions import pairing
+from holdfast.core.sessions.windows import sliding
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message
 from tests.conversations.generated import torn

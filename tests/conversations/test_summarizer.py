@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.compaction import extract, textrank
-from holdfast.core.compaction.extract import sentences, words
+from holdfast.core.compaction import sentences
+from holdfast.core.compaction.sentences import sentences as sentences_sentences
+from holdfast.core.compaction.sentences import words
 from holdfast.errors import InvalidValue
 from holdfast.model import extractive
 from holdfast.model.extractive import ExtractiveSummarizer, estimate
@@ -63,7 +64,7 @@ def test_identifiers_and_amounts_of_real_conversations_are_kept() -> None:
 def test_without_the_bonus_for_facts_the_measure_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = generated("no bonus", 10)
     before = kept(conversations, summary)
-    monkeypatch.setattr(textrank, "FACTS", 0.0)
+    monkeypatch.setattr(sentences, "FACTS", 0.0)
     monkeypatch.setattr(extractive, "_meaning", lambda text: 0.0)
     assert kept(conversations, summary) < min(0.9, before - 0.1)
 
@@ -87,7 +88,7 @@ def topics_told() -> int:
 
 def test_a_thing_said_often_does_not_push_out_what_was_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topics_told() == 5
-    monkeypatch.setattr(textrank, "DIVERSITY", 0.0)
+    monkeypatch.setattr(sentences, "DIVERSITY", 0.0)
     assert topics_told() < 5
 
 
@@ -236,8 +237,8 @@ def noun(random: Random) -> str:
 def test_the_work_on_the_graph_does_not_grow_with_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
     counted: list[int] = []
-    ranks = textrank.ranks
-    monkeypatch.setattr(textrank, "ranks", lambda vectors: entered.append(len(vectors)) or ranks(vectors))
+    ranks = sentences.ranks
+    monkeypatch.setattr(sentences, "ranks", lambda vectors: entered.append(len(vectors)) or ranks(vectors))
     random = seeded("graph")
 
     def count(text: str) -> int:
@@ -386,7 +387,12 @@ def test_other_languages_and_code_keep_what_matters() -> None:
 
 def test_sentences_are_whole() -> None:
     text = 'Dr. Smith paid 3.50 euros. "Really?" she asked! 1. First item\n- one\n- two'
-    assert list(sentences(text)) == ["Dr. Smith paid 3.50 euros.", '"Really?"', "she asked!", "1. First item; one; two"]
-    assert list(sentences("好。很好。ok")) == ["好。", "很好。", "ok"]
-    assert max(map(len, sentences("long words " * 500))) <= extract.LONGEST
-    assert "".join(sentences("x" * 1000)) == "x" * 1000
+    assert list(sentences_sentences(text)) == [
+        "Dr. Smith paid 3.50 euros.",
+        '"Really?"',
+        "she asked!",
+        "1. First item; one; two",
+    ]
+    assert list(sentences_sentences("好。很好。ok")) == ["好。", "很好。", "ok"]
+    assert max(map(len, sentences_sentences("long words " * 500))) <= sentences.LONGEST
+    assert "".join(sentences_sentences("x" * 1000)) == "x" * 1000

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core import conversation as conversation_module
-from holdfast.core import pairing, windows
-from holdfast.core.conversation import Conversation
-from holdfast.core.counting import OPENAI, message_tokens
-from holdfast.core.shortening import cut
-from holdfast.core.windows import sliding
+from holdfast.core.sessions import pairing, windows
+from holdfast.core.sessions import rounds as conversation_module
+from holdfast.core.sessions.rounds import Conversation
+from holdfast.core.sessions.shorten import cut
+from holdfast.core.sessions.tokens import OPENAI, message_tokens
+from holdfast.core.sessions.windows import sliding
 from holdfast.errors import BudgetTooSmall, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.conversations.generated import conversation

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import conversation as conversation_module
-from holdfast.core.compaction.summarising import summarised
-from holdfast.core.conversation import Conversation
-from holdfast.core.counting import OPENAI, message_tokens
-from holdfast.core.pairing import repaired
-from holdfast.core.windows import sliding
-from holdfast.core.wire import openai
+from holdfast.core.compaction.summary import summarised
+from holdfast.core.sessions import rounds as conversation_module
+from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.rounds import Conversation
+from holdfast.core.sessions.tokens import OPENAI, message_tokens
+from holdfast.core.sessions.windows import sliding
+from holdfast.core.wire import openai_chat
 from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import tokenizer
 from holdfast.records.messages import Message
@@ -49,7 +49,7 @@ def conversations() -> list[list[dict[str, Any]]]:
 @cache
 def read() -> list[list[Message]]:
     """The same as messages; nothing in them needs repair."""
-    found = [openai.read_messages(each) for each in conversations()]
+    found = [openai_chat.read_messages(each) for each in conversations()]
     assert all(not reading.repairs and not repaired(reading.messages).repairs for reading in found)
     return [reading.messages for reading in found]
 

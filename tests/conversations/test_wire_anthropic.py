@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from holdfast.core.matching import matched
-from holdfast.core.pairing import repaired
-from holdfast.core.wire import anthropic, anthropic_out, openai, responses
-from holdfast.core.wire.anthropic_out import NOT_SHOWN
+from holdfast.core.sessions.match import matched
+from holdfast.core.sessions.pairing import repaired
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire.anthropic import NOT_SHOWN
 from holdfast.core.wire.parts import parts_of
 from holdfast.core.wire.tools import tool_defs
 from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
@@ -71,7 +71,7 @@ def test_what_is_sent_is_valid_whatever_was_read() -> None:
         if nth % 3 == 0:
             messages = anthropic.read_messages(anthropic_form(rng)).messages
         elif nth % 3 == 1:
-            messages = openai.read_messages(openai_form(rng)).messages
+            messages = openai_chat.read_messages(openai_form(rng)).messages
         else:
             messages = conversation(rng, own_ids=nth % 2 == 0)
         valid = repaired(messages).messages
@@ -83,11 +83,11 @@ def test_what_is_sent_is_valid_whatever_was_read() -> None:
 @pytest.mark.parametrize("broken", ["results behind texts", "first message as it is", "blank texts"])
 def test_breaking_a_rule_is_noticed(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "results behind texts":
-        monkeypatch.setattr(anthropic_out, "sorted", lambda blocks, key: list(reversed(blocks)), raising=False)
+        monkeypatch.setattr(anthropic, "sorted", lambda blocks, key: list(reversed(blocks)), raising=False)
     elif broken == "first message as it is":
-        monkeypatch.setattr(anthropic_out, "NOT_SHOWN", " ")
+        monkeypatch.setattr(anthropic, "NOT_SHOWN", " ")
     else:
-        monkeypatch.setattr(anthropic_out, "_text", lambda part: [{"type": "text", "text": " "}])
+        monkeypatch.setattr(anthropic, "_text", lambda part: [{"type": "text", "text": " "}])
     with pytest.raises(AssertionError):
         test_what_is_sent_is_valid_whatever_was_read()
 
@@ -107,7 +107,7 @@ def test_messages_and_tools_have_the_sdks_types() -> None:
 @pytest.mark.parametrize("form", [openai_form, responses_form])
 def test_texts_calls_arguments_results_and_pairs_survive_the_crossing(form: Any) -> None:
     rng = seeded("crossing")
-    read = openai.read_messages if form is openai_form else responses.read_messages
+    read = openai_chat.read_messages if form is openai_form else openai_responses.read_messages
     for _ in range(volume(100, 10_000)):
         given = repaired(read(form(rng)).messages).messages
         crossed = anthropic.read_messages(anthropic.render(given)["messages"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.wire import anthropic, lines, openai, responses
+from holdfast.core.wire import anthropic, jsonl, openai_chat, openai_responses
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
 from holdfast.records.usage import Usage
@@ -54,26 +54,26 @@ def test_messages_with_every_field_come_back_equal() -> None:
     defaults = Message(role="user")
     for name in (field.name for field in msgspec.structs.fields(Message)):
         assert any(getattr(each, name) != getattr(defaults, name) for each in (CALLS, ANSWERS)), f"{name} is not tried"
-    assert lines.read_messages(lines.write_lines([CALLS, ANSWERS])).messages == [CALLS, ANSWERS]
+    assert jsonl.read_messages(jsonl.write_lines([CALLS, ANSWERS])).messages == [CALLS, ANSWERS]
 
 
 def test_conversations_from_everywhere_come_back_equal_one_line_each() -> None:
     rng = seeded("lines")
     for nth in range(volume(100, 10_000)):
         messages = (
-            openai.read_messages(openai_form(rng)).messages,
-            responses.read_messages(responses_form(rng)).messages,
+            openai_chat.read_messages(openai_form(rng)).messages,
+            openai_responses.read_messages(responses_form(rng)).messages,
             anthropic.read_messages(anthropic_form(rng)).messages,
             conversation(rng, own_ids=True, pinned=True, broken=False),
         )[nth % 4]
-        written = list(lines.write_lines(messages))
+        written = list(jsonl.write_lines(messages))
         assert len(written) == len(messages)
         assert not any("\n" in line for line in written)
-        assert lines.read_messages(written).messages == messages
+        assert jsonl.read_messages(written).messages == messages
 
 
 def test_losing_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_put_back", lambda given, place: None)
+    monkeypatch.setattr(jsonl, "_put_back", lambda given, place: None)
     with pytest.raises(AssertionError):
         test_conversations_from_everywhere_come_back_equal_one_line_each()
 
@@ -81,16 +81,16 @@ def test_losing_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_are_not_mistaken_for_text_that_looks_like_them() -> None:
     result = [{"type": "image", "base64": "AA=="}, {"type": "image", "bytes": [], "data": "AA=="}]
     message = Message(role="tool", tool_results=(ToolCallResult(result=result),))
-    assert lines.read_line(lines.write_line(message), 1) == message
+    assert jsonl.read_line(jsonl.write_line(message), 1) == message
 
 
 def test_the_header_comes_first_and_tells_what_the_conversation_is_held_with() -> None:
     tools = (ToolDef(name="find", description="Finds."), ToolDef(name="web", raw={"type": "web_search"}))
-    written = list(lines.write_lines([Message(role="user", content="hi")], system="Be brief.", tools=tools, model="m"))
-    reading = lines.read_messages([f"{line}\n" for line in written])
+    written = list(jsonl.write_lines([Message(role="user", content="hi")], system="Be brief.", tools=tools, model="m"))
+    reading = jsonl.read_messages([f"{line}\n" for line in written])
     assert (reading.system, reading.tools, reading.model) == ("Be brief.", tools, "m")
     assert reading.messages == [Message(role="user", content="hi")]
-    assert len(list(lines.write_lines([]))) == 0
+    assert len(list(jsonl.write_lines([]))) == 0
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_the_header_comes_first_and_tells_what_the_conversation_is_held_with() -
     ],
 )
 def test_a_line_that_is_not_a_message_is_refused_by_its_number(line: str | bytes, word: str) -> None:
-    fine = lines.write_line(Message(role="user", content="hi"))
+    fine = jsonl.write_line(Message(role="user", content="hi"))
     with pytest.raises(InvalidMessage, match=rf"Line 3 .*({word})"):
-        lines.read_messages([fine, "", line])
+        jsonl.read_messages([fine, "", line])
 
 
 def test_what_is_no_plain_data_cannot_be_written() -> None:
     with pytest.raises(InvalidValue):
-        lines.write_line(Message(role="user", metadata={"x": object()}))
+        jsonl.write_line(Message(role="user", metadata={"x": object()}))
 
 
 @given(st.lists(JSON, max_size=3))
@@ -132,7 +132,7 @@ def test_what_is_no_plain_data_cannot_be_written() -> None:
 def test_reading_anything_gives_messages_or_says_which_line_is_none(items: list[Any]) -> None:
     written = [json.dumps(item) for item in items]
     try:
-        assert len(lines.read_messages(written).messages) <= len(items)
+        assert len(jsonl.read_messages(written).messages) <= len(items)
     except InvalidMessage as error:
         said = str(error)
     else:

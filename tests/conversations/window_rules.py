@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from holdfast.core.pairing import repaired
-from holdfast.core.windows import Window
-from holdfast.core.wire import anthropic, openai
+from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.windows import Window
+from holdfast.core.wire import anthropic, openai_chat
 from holdfast.records.messages import Message
 from tests.conversations.generated import torn
 from tests.conversations.provider_rules import anthropic_problems, openai_problems
@@ -51,7 +51,7 @@ def complaints(
 def refused(messages: list[Message]) -> list[str]:
     """What OpenAI or Anthropic would refuse."""
     return [
-        *(f"openai: {each}" for each in openai_problems(openai.render(messages)["messages"])),
+        *(f"openai: {each}" for each in openai_problems(openai_chat.render(messages)["messages"])),
         *(f"anthropic: {each}" for each in anthropic_problems(anthropic.render(messages))),
     ]
 

@@ -8,20 +8,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from holdfast.core import fold as folding
-from holdfast.core import fold_lines, project_lines
-from holdfast.core import project as projecting
-from holdfast.core.codec import decode_facts, encode
-from holdfast.core.fold import fold_facts
-from holdfast.core.project import project
-from holdfast.core.shadow import ShadowRows
-from holdfast.core.tables import TABLES
-from holdfast.core.upcast import upcast
+from holdfast.core.journal import fold as folding
+from holdfast.core.journal import project as projecting
+from holdfast.core.journal import project_sessions
+from holdfast.core.journal.codec import decode_facts, encode, upcast
+from holdfast.core.journal.fold import fold_facts
+from holdfast.core.journal.project import project
+from holdfast.core.journal.row_changes import ShadowRows
+from holdfast.core.journal.tables import TABLES
 from holdfast.errors import Corrupt, NewerSchema
+from holdfast.records.batches import Bump, Drop, Put, Replace, Update
 from holdfast.records.catalogue import CATALOGUE, event_type
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
-from holdfast.records.rows import Bump, Drop, Put, Replace, Update
 
 DOCUMENTED = [
     "frame.pushed",
@@ -104,9 +103,9 @@ def test_fold_and_project_know_the_same_events() -> None:
     assert set(projecting._RULES) <= known
     assert known <= set(CATALOGUE)
     assert set(folding._RULES) == set(projecting._RULES)
-    conversations = set(fold_lines.LINE_RULES) | set(fold_lines.SESSION_RULES)
-    assert conversations <= set(project_lines.LINE_RULES)
-    assert set(project_lines.LINE_RULES) - conversations == {"message.pinned", "tokens.counted"}, "rows, no state"
+    conversations = set(folding.LINE_RULES) | set(folding.SESSION_RULES)
+    assert conversations <= set(project_sessions.LINE_RULES)
+    assert set(project_sessions.LINE_RULES) - conversations == {"message.pinned", "tokens.counted"}, "rows, no state"
 
 
 def test_unknown_types_fold_to_a_version_and_change_no_row() -> None:

@@ -7,13 +7,12 @@ from random import Random
 
 import pytest
 
-from holdfast.core.coalesce import Coalesced
-from holdfast.core.project import project
-from holdfast.core.shadow import ShadowRows
-from holdfast.core.tables import TABLES
-from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Update
+from holdfast.core.journal.project import project
+from holdfast.core.journal.row_changes import Coalesced, ShadowRows
+from holdfast.core.journal.tables import TABLES
+from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Update
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.stories import Story
+from holdfast.testing.generate_frames import Story
 from tests.scale import seeded, volume
 
 KEY = (b"f", "purpose")

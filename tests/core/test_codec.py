@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.chain import content_mac
-from holdfast.core.codec import check_plain, decode, encode, seal
+from holdfast.core.journal.chain import content_mac
+from holdfast.core.journal.codec import check_plain, decode, encode, seal
 from holdfast.errors import Corrupt, InvalidValue, TooLarge
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.events.frames import FramePushed, FrameSpent

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ambient import SystemIds
 from holdfast.errors import InvalidValue
 from holdfast.records.ids import check_id, check_key, next_ulid, ulid_bytes, ulid_text
 from holdfast.records.scope import KINDS, Scope, parse_scope
+from holdfast.system import SystemIds
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 

@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.coalesce import Coalesced
-from holdfast.core.fold import fold_facts
-from holdfast.core.project import project
-from holdfast.core.shadow import ShadowRows
-from holdfast.core.states import assemble
-from holdfast.core.tables import OF_LINES, OF_SESSIONS, PROJECTIONS, kind_of
+from holdfast.core.journal.fold import fold_facts
+from holdfast.core.journal.load import assemble
+from holdfast.core.journal.project import project
+from holdfast.core.journal.row_changes import Coalesced, ShadowRows
+from holdfast.core.journal.tables import OF_LINES, OF_SESSIONS, PROJECTIONS, kind_of
 from holdfast.errors import Corrupt
-from holdfast.records.batches import Head
-from holdfast.records.events import conversations as said
+from holdfast.records.batches import Head, Row, Update
+from holdfast.records.events import sessions as said
 from holdfast.records.frames import StreamState
-from holdfast.records.lines import Line, SessionState
-from holdfast.records.rows import Row, Update
+from holdfast.records.sessions import Line, SessionState
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.conversation_stories import ConversationStory
+from holdfast.testing.generate_sessions import ConversationStory
 from tests.scale import seeded, volume
 
 CALL = "01JXT21Q00YR8VZHTCN7CAP2SK"

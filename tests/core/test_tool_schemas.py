@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import tool_schemas
-from holdfast.core.tool_schemas import listed, misfit, unsaid
+from holdfast.core.wire import tools
+from holdfast.core.wire.tools import listed, misfit, unsaid
 from holdfast.errors import ArgumentsUnfit
 from holdfast.runtime.tools.tool import tool
 from tests.scale import volume
@@ -138,7 +138,7 @@ def test_what_a_tool_takes_fits_on_a_line() -> None:
 
 
 def test_a_reading_that_knows_no_leniency_would_refuse_what_the_tool_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = {**tool_schemas._TAKES, "number": lambda value: isinstance(value, list)}
-    monkeypatch.setattr(tool_schemas, "_TAKES", strict)
+    strict = {**tools._TAKES, "number": lambda value: isinstance(value, list)}
+    monkeypatch.setattr(tools, "_TAKES", strict)
     with pytest.raises(AssertionError):
         test_what_the_tool_takes_is_never_said_not_to_fit()

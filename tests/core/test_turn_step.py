@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import step as steps
-from holdfast.core.step import Said, ToolStep, TurnStep
+from holdfast.core.frames import next_step as steps
+from holdfast.core.frames.next_step import Said, ToolStep, TurnStep
 from holdfast.records.frames import Call, Frame, FrameLimits, Question
 from tests.scale import volume
 

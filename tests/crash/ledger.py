@@ -15,11 +15,10 @@ from typing import Literal
 
 from holdfast.connect import assemble
 from holdfast.errors import Conflict, HoldfastError, NotFound, OutcomeUnknown, Refused, Unavailable
-from holdfast.flow.artifacts import prepare
-from holdfast.flow.change import Decided, sealed_batch
-from holdfast.flow.erasing import erase
-from holdfast.flow.verify import verify
-from holdfast.journal.grouping import Member
+from holdfast.flow.journal.append import Decided, sealed_batch
+from holdfast.flow.journal.artifacts import erase, prepare
+from holdfast.flow.journal.verify import verify
+from holdfast.journal.group_commit import Member
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Appended, Batch
@@ -27,7 +26,7 @@ from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Query
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.stories import Story
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.writer import note
 
 TENANT = "default"

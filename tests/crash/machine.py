@@ -11,8 +11,7 @@ from random import Random
 import apsw
 
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.disk import Disk
-from holdfast.testing.disk_image import Mode
+from holdfast.testing.disk import Disk, Mode
 from tests.crash.ledger import SETTINGS, Ledger
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import holdfast
 from holdfast import CallTool, Settings, tool
 from holdfast.client.holdfast import Holdfast
-from holdfast.client.turn_tools import ToolCalls
+from holdfast.client.turn import ToolCalls
 from holdfast.model.scripted import Scripted, call
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import seeded, volume
@@ -171,7 +171,7 @@ def test_an_agent_killed_at_random_moments_pays_once_and_answers_everything(tmp_
 def test_a_program_that_retries_payments_is_caught(tmp_path: Path, monkeypatch: Any) -> None:
     """Planted: the runtime runs what is torn again without asking. The same trial must notice."""
     warmed_up(tmp_path / "warm")
-    monkeypatch.setattr("holdfast.core.step.torn_call", lambda torn: "retry")
+    monkeypatch.setattr("holdfast.core.frames.next_step.torn_call", lambda torn: "retry")
     original = ToolCalls.done
 
     def slow(self: ToolCalls, step: CallTool, *args: Any, **how: Any) -> Any:

@@ -11,13 +11,13 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.flow import artifacts
+from holdfast.flow.journal import artifacts
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
-from holdfast.testing.conversation_stories import ConversationStory
-from holdfast.testing.state_stories import StateStory
-from holdfast.testing.stories import Story
+from holdfast.testing.generate_frames import Story
+from holdfast.testing.generate_sessions import ConversationStory
+from holdfast.testing.generate_state import StateStory
 from holdfast.testing.writer import Writer, note
 from tests.scale import seeded, volume
 

@@ -16,8 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Scripted, Settings, ToolCall, tool
-from holdfast.client.tool_settling import Settling
-from holdfast.client.tool_words import CAREFUL
+from holdfast.flow.turns.tool_calls import CAREFUL, Settling
 
 QUICK = Settings(lease_ms=500)
 CHANGED = {"order": 17, "amount": 100, "note": "half"}

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.journal_contract import dump
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded
 

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast.connect import assemble
-from holdfast.flow.change import change
+from holdfast.flow.journal.append import change
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
 from holdfast.ports import Acting
+from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
 from holdfast.testing.faults import Died, FaultPoints, die_everywhere
@@ -103,6 +103,6 @@ def test_a_program_that_swallows_death_is_found_out() -> None:
 
 
 def _memory() -> Journal:
-    from holdfast.journal.memory import MemoryJournal
+    from holdfast.journal.memory.journal import MemoryJournal
 
     return MemoryJournal()

@@ -24,19 +24,19 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast import ambient
+from holdfast import system
 from holdfast.client.index import IndexView
 from holdfast.connect import assemble
-from holdfast.core import states
-from holdfast.core.step import steps as next_steps
+from holdfast.core.frames.next_step import steps as next_steps
+from holdfast.core.journal import load
 from holdfast.errors import FrameEnded, QuestionNotFound, Waiting
-from holdfast.flow.stack import steps
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.frames import run_once
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.batches import Head
 from holdfast.records.frames import Limits, StreamState
-from holdfast.records.resume import Answer
+from holdfast.records.recovery import Answer
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock
@@ -62,7 +62,7 @@ def bury(hf: Holdfast, *, known: bool) -> None:
     leases: Any = hf._ports.leases
     leases._wake.set()
     if known:
-        leases._process.name = f"{ambient._place()}:{2**22 + 1}:1:dead"
+        leases._process.name = f"{system._place()}:{2**22 + 1}:1:dead"
 
 
 # what a restart finds
@@ -749,28 +749,28 @@ def test_a_question_with_a_token_can_always_be_shown() -> None:
 
 
 def pending_work_lost(patch: pytest.MonkeyPatch) -> None:
-    original = states._assemble
+    original = load._assemble
 
     def careless(head: Head, rows: Any) -> StreamState:
         return original(head, {**rows, "frame_calls": []})
 
-    patch.setattr(states, "_assemble", careless)
+    patch.setattr(load, "_assemble", careless)
 
 
 def outcome_not_remembered(patch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
-    patch.setattr(steps, "memo_key", lambda frame, key: f"{frame}/run/{key}/{next(numbers)}")
+    patch.setattr(run_once, "memo_key", lambda frame, key: f"{frame}/run/{key}/{next(numbers)}")
 
 
 def torn_step_not_asked_about(patch: pytest.MonkeyPatch) -> None:
-    original = steps._take_up
+    original = run_once._take_up
 
     def careless(ports: Any, acting: Any, frame: str, key: str, torn: Any) -> Any:
         if torn.if_interrupted == "ask":
-            return steps.Begun(call=torn.id)
+            return run_once.Begun(call=torn.id)
         return original(ports, acting, frame, key, torn)
 
-    patch.setattr(steps, "_take_up", careless)
+    patch.setattr(run_once, "_take_up", careless)
 
 
 @pytest.mark.parametrize("plant", [pending_work_lost, outcome_not_remembered, torn_step_not_asked_about])

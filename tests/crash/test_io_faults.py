@@ -16,11 +16,11 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
-from holdfast.flow.change import Decided, sealed_batch
-from holdfast.flow.verify import verify
-from holdfast.journal.sqlite import writing
-from holdfast.journal.sqlite.connections import Connections
+from holdfast.flow.journal.append import Decided, sealed_batch
+from holdfast.flow.journal.verify import verify
+from holdfast.journal.sqlite import transaction
 from holdfast.records.batches import Batch
+from holdfast.sqlite.pool import Connections
 from holdfast.testing.disk import Kind
 from holdfast.testing.writer import Writer, note
 from tests.crash.ledger import TENANT, canary, everything, name_of
@@ -174,8 +174,8 @@ def test_a_kernel_that_forgets_what_it_could_not_sync(quick_path):
 
 
 def test_it_finds_failed_commits_that_are_called_failed(quick_path, monkeypatch):
-    translate = writing.translate
-    monkeypatch.setattr(writing, "translate", lambda error, committing=False: translate(error))
+    translate = transaction.translate
+    monkeypatch.setattr(transaction, "translate", lambda error, committing=False: translate(error))
     with pytest.raises(AssertionError, match="a batch that was refused is there"):
         meet_faults(quick_path, seeded("planted"), "sync", GROUP, 1_000)
 

@@ -20,9 +20,9 @@ import pytest
 
 import holdfast
 from holdfast.connect import assemble
-from holdfast.core import admit
+from holdfast.core.journal import admit
 from holdfast.errors import ActorBusy, Busy, StaleEpoch, TokenNotFound
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from tests.crash.lease_process import SCOPE

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.effect import operating, outbox
+from holdfast.flow.effects import operators, outbox
 from holdfast.testing.clock import FrozenClock
 from tests.crash.outbox_process import POINTS, SINKS, STREAMS, Killer, live, opened, run_order
 from tests.scale import seeded, volume
@@ -174,7 +174,7 @@ def _settles_first() -> None:
 
 def _declares_later() -> None:
     """What is for the outbox is written after the operator's event, in an append of its own."""
-    real = operating.change
+    real = operators.change
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **named: Any) -> Any:
         later: list[Any] = []
@@ -189,7 +189,7 @@ def _declares_later() -> None:
             real(ports, acting, streams[:1], lambda states: {streams[0]: list(later)})
         return changed
 
-    operating.change = change
+    operators.change = change
 
 
 def _takes_any_order() -> None:

@@ -17,12 +17,12 @@ import pytest
 
 from holdfast import Holdfast, HoldfastError, Usage
 from holdfast.connect import Beside, assemble
-from holdfast.documents import DocumentRoot
-from holdfast.flow import artifacts
-from holdfast.flow.context import packed
-from holdfast.journal.memory import MemoryJournal
+from holdfast.extras.documents import DocumentRoot
+from holdfast.flow.journal import artifacts
+from holdfast.flow.packs import manifest
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints
@@ -173,24 +173,24 @@ def test_a_torn_call_goes_on_with_what_it_was_shown(place: Place) -> None:
 
 def in_two_commits(patch: pytest.MonkeyPatch) -> None:
     """The pack first, then the request."""
-    original = packed.change
+    original = manifest.change
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **given: Any) -> Any:
         line = streams[-1]
         original(ports, acting, streams, lambda states: {line: decide(states)[line]}, artifacts=given["artifacts"])
         return original(ports, acting, streams, lambda states: {streams[0]: decide(states)[streams[0]]}, **given)
 
-    patch.setattr(packed, "change", change)
+    patch.setattr(manifest, "change", change)
 
 
 def key_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = packed.change
-    patch.setattr(packed, "change", lambda *args, key=None, **given: original(*args, **given))
+    original = manifest.change
+    patch.setattr(manifest, "change", lambda *args, key=None, **given: original(*args, **given))
 
 
 def copy_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a file said is not kept."""
-    patch.setattr(packed, "_is_copy", lambda piece: False)
+    patch.setattr(manifest, "_is_copy", lambda piece: False)
     patch.setattr(artifacts, "withdraw", lambda *given: None)
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import admit, chain, place
+from holdfast.core.journal import admit, chain
 from holdfast.errors import HoldfastError
-from holdfast.flow import change as changing
-from holdfast.journal import grouping
-from holdfast.journal.sqlite import SqliteJournal, connection, plan, statements, writing
+from holdfast.flow.journal import append as changing
+from holdfast.journal import group_commit
+from holdfast.journal.sqlite import SqliteJournal, statements, transaction
 from holdfast.records.batches import Head, Part
+from holdfast.sqlite import connection
 from holdfast.testing.journal_contract import JournalContract
 from holdfast.testing.writer import Writer
 from tests.crash import test_bit_rot, test_erasure_on_disk
@@ -56,8 +57,8 @@ def patched_query(name: str, edit: Callable[[str], str]) -> Callable[[pytest.Mon
     def plant(patch: pytest.MonkeyPatch) -> None:
         edited = {**statements.queries(), name: edit(statements.queries()[name])}
         assert edited != statements.queries()
-        patch.setattr(plan, "queries", lambda: edited)
-        patch.setattr(plan, "_BEGIN_AND_READ", "BEGIN IMMEDIATE;" + edited["wanted_heads"])
+        patch.setattr(transaction, "queries", lambda: edited)
+        patch.setattr(transaction, "_BEGIN_AND_READ", "BEGIN IMMEDIATE;" + edited["wanted_heads"])
 
     return plant
 
@@ -70,7 +71,7 @@ def version_not_compared(patch: pytest.MonkeyPatch) -> None:
     def careless(part: Part, head: Head) -> HoldfastError | None:
         return None
 
-    patch.setattr(plan, "refusal", careless)
+    patch.setattr(transaction, "refusal", careless)
 
 
 def foreign_keys_off(patch: pytest.MonkeyPatch) -> None:
@@ -78,18 +79,18 @@ def foreign_keys_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def row_without_event(patch: pytest.MonkeyPatch) -> None:
-    original = plan.Plan.write
+    original = transaction.Plan.write
 
-    def write(self: plan.Plan) -> None:
+    def write(self: transaction.Plan) -> None:
         original(self)
         sql = "UPDATE frames SET used = used + 1"
         self._connection.execute(sql)
 
-    patch.setattr(plan.Plan, "write", write)
+    patch.setattr(transaction.Plan, "write", write)
 
 
 def event_without_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(plan, "_rows", lambda *_: iter(()))
+    patch.setattr(transaction, "_rows", lambda *_: iter(()))
 
 
 def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -106,24 +107,24 @@ def cache_before_commit(patch: pytest.MonkeyPatch) -> None:
 def follower_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_group_commit, "WAIT", 0.3)
 
-    def lead(self: grouping.Group, own: object) -> None:
+    def lead(self: group_commit.Group, own: object) -> None:
         members = self._take()
         self._commit(members)
         self._hand_over()
 
-    patch.setattr(grouping.Group, "_lead", lead)
+    patch.setattr(group_commit.Group, "_lead", lead)
 
 
 def undrained_returning(patch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    original = writing.Writing.commit
+    original = transaction.Writing.commit
 
-    def commit(self: writing.Writing, members: Any) -> None:
+    def commit(self: transaction.Writing, members: Any) -> None:
         original(self, members)
         with self._connections.writing() as writer:
             kept.append(writer.execute("UPDATE meta SET value = value RETURNING name"))
 
-    patch.setattr(writing.Writing, "commit", commit)
+    patch.setattr(transaction.Writing, "commit", commit)
 
 
 def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
@@ -131,13 +132,13 @@ def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_not_truncated(patch: pytest.MonkeyPatch) -> None:
-    from holdfast.journal.sqlite import erasing
+    from holdfast.journal.sqlite import erase as erasing
 
     patch.setattr(erasing, "_truncate_log", lambda journal: None)
 
 
 def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
-    from holdfast.flow import verify
+    from holdfast.flow.journal import verify
 
     def careless(previous: bytes, event: Any) -> bytes:
         return bytes(event.hash)
@@ -147,7 +148,7 @@ def chain_without_facts(patch: pytest.MonkeyPatch) -> None:
 
 def salt_not_erased(patch: pytest.MonkeyPatch) -> None:
     original = chain.content_mac
-    patch.setattr(place, "link", lambda previous, event: original(previous, event.facts))
+    patch.setattr(admit, "link", lambda previous, event: original(previous, event.facts))
 
 
 def _drop_tenant(sql: str) -> str:

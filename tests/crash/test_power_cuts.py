@@ -16,10 +16,11 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.journal.sqlite import SqliteJournal, artifacts, checking, connection, schema
-from holdfast.journal.sqlite.plan import Plan
+from holdfast.journal.sqlite import SqliteJournal, artifacts, check, schema
 from holdfast.journal.sqlite.statements import migrations, schema_sql
+from holdfast.journal.sqlite.transaction import Plan
 from holdfast.records.batches import Appended, Placed
+from holdfast.sqlite import connection
 from holdfast.testing.disk import PowerCut
 from tests.crash.files import Files
 from tests.crash.ledger import Ledger, canary, everything
@@ -169,7 +170,7 @@ def until_the_power_fails(machine: Machine, during: Callable[[Machine], None], c
 def next_release(monkeypatch):
     """A release with one more migration."""
     monkeypatch.setattr(schema, "migrations", lambda: (*migrations(), (2, "extra", NEXT_MIGRATION)))
-    monkeypatch.setattr(checking, "schema_sql", lambda: schema_sql() + NEXT_MIGRATION)
+    monkeypatch.setattr(check, "schema_sql", lambda: schema_sql() + NEXT_MIGRATION)
 
 
 @pytest.mark.parametrize("name", SCENES)

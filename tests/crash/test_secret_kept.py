@@ -8,7 +8,7 @@ import apsw
 
 import holdfast
 from bench.counting import counting
-from holdfast.flow import transfer
+from holdfast.flow.journal import transfer
 from holdfast.journal.sqlite.schema import meta_digest
 
 

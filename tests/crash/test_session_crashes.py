@@ -22,11 +22,11 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import InvalidValue, SessionClosed
-from holdfast.flow import artifacts
-from holdfast.flow.conversation import conversing, sessions
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.journal import artifacts
+from holdfast.flow.sessions import append, sessions
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died, FaultPoints
@@ -305,12 +305,12 @@ def test_every_operation_that_writes_is_killed_here() -> None:
 
 
 def key_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    original = conversing.change
+    original = append.change
 
     def change(*args: Any, key: str | None = None, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    patch.setattr(conversing, "change", change)
+    patch.setattr(append, "change", change)
 
 
 def file_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from random import Random
 import apsw
 import pytest
 
-from holdfast.testing.disk import KINDS, Disk, PowerCut
-from holdfast.testing.disk_image import SECTOR, Folder, Image, Luck
+from holdfast.testing.disk import KINDS, SECTOR, Disk, Folder, Image, Luck, PowerCut
 
 
 @pytest.fixture

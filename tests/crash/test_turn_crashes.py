@@ -16,14 +16,14 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.core import step as core_step
+from holdfast.core.frames import next_step as core_step
 from holdfast.errors import ActorBusy
-from holdfast.flow.turn import calling, turns, writing
-from holdfast.flow.turn.writing import Speech
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.turns import append, calls, turns
+from holdfast.flow.turns.append import Speech
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
-from holdfast.records.lines import Line
+from holdfast.ports.journal import Journal
+from holdfast.records.sessions import Line
 from holdfast.records.usage import Usage
 from holdfast.testing.faults import Died, FaultPoints
 from tests.crash.test_frame_crashes import bury, client
@@ -234,7 +234,7 @@ def _one_death(inner: Journal, world: World, random: Random) -> None:
 
 def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
     """The result is said in one commit, and what that means for the turn is written in another."""
-    original = writing.change
+    original = append.change
 
     def change(ports: Any, acting: Any, streams: Any, decide: Any, **how: Any) -> Any:
         decided: dict[str, Any] = {}
@@ -248,11 +248,11 @@ def outcome_apart_from_its_message(patch: pytest.MonkeyPatch) -> None:
             return original(ports, acting, streams, lambda states: {streams[0]: decided[streams[0]]})
         return original(ports, acting, streams, decide, **how)
 
-    patch.setattr(writing, "change", change)
+    patch.setattr(append, "change", change)
 
 
 def intent_not_journaled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calling, "begin_tools", lambda ports, acting, turn, wanted: None)
+    patch.setattr(calls, "begin_tools", lambda ports, acting, turn, wanted: None)
 
 
 def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
@@ -261,16 +261,16 @@ def torn_not_asked_about(patch: pytest.MonkeyPatch) -> None:
 
 def answer_lost(patch: pytest.MonkeyPatch) -> None:
     """The frame goes on in one commit, and the intent is written in another: a yes may be used up by nothing."""
-    original = calling.begin_tools
+    original = calls.begin_tools
 
     def begin_tools(ports: Any, acting: Any, turn: Any, wanted: Any) -> None:
         for one in wanted:
-            frame = calling.current(ports, acting, turn.actor).frames.get(one.request.id)
+            frame = calls.current(ports, acting, turn.actor).frames.get(one.request.id)
             if frame is not None and frame.question is not None:
                 holdfast.flow.stack.asking.resume(ports, acting, frame.id)
         original(ports, acting, turn, wanted)
 
-    patch.setattr(calling, "begin_tools", begin_tools)
+    patch.setattr(calls, "begin_tools", begin_tools)
 
 
 def key_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def key_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     """A turn ends with the next reply, whoever spoke meanwhile."""
-    original = calling.write
+    original = calls.write
 
     def write(ports: Any, acting: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
@@ -289,7 +289,7 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
 
         return original(ports, acting, place, messages, careless, **how)
 
-    patch.setattr(calling, "write", write)
+    patch.setattr(calls, "write", write)
 
 
 PLANTED = [

@@ -25,7 +25,7 @@ from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
-from holdfast.migrating import DualWrite
+from holdfast.extras.dual_write import DualWrite
 from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.compaction import POLICY_PRIORITY, PRESETS, STRATEGIES
 

@@ -8,11 +8,11 @@ import re
 import pytest
 
 import holdfast
-from holdfast.core.counting import ANTHROPIC, OPENAI, OTHER, Framing
-from holdfast.core.wire import anthropic, openai, responses
-from holdfast.core.wire.checking import PART_TYPES
-from holdfast.flow.conversation.listing import STATUSES
-from holdfast.flow.conversation.porting import ALL_FORMATS
+from holdfast.core.sessions.tokens import ANTHROPIC, OPENAI, OTHER, Framing
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire.validate import PART_TYPES
+from holdfast.flow.sessions.import_export import ALL_FORMATS
+from holdfast.flow.sessions.sessions import STATUSES
 from holdfast.records.messages import ROLES, Repair
 from holdfast.records.settings import Settings
 
@@ -84,7 +84,7 @@ def test_every_format_and_every_repair_is_explained() -> None:
     assert [problem for problem in known if f"\n| `{problem}` | " not in page] == []
 
 
-@pytest.mark.parametrize("form", [openai, responses, anthropic], ids=["openai", "responses", "anthropic"])
+@pytest.mark.parametrize("form", [openai_chat, openai_responses, anthropic], ids=["openai", "responses", "anthropic"])
 def test_every_normalisation_of_a_form_is_listed(form: object) -> None:
     name = form.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
     (listed,) = re.findall(rf"(?ms)^\*\*{name}\*\*\n\n(.*?)\n\n", text("howto/import-export.md"))

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import Holdfast, Message, OperatorOutput, Session, Settings, State, WriteState
 from holdfast.connect import Beside, assemble
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.edges.tenant_actor import WORDS, SteadyIds, by_words, count_fours, shorter
 from tests.model.frames_walk import StillClock

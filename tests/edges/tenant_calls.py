@@ -16,7 +16,7 @@ import holdfast
 from holdfast.client.effects import Effects
 from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
-from holdfast.runtime.sync_agent import Agent
+from holdfast.runtime.agent import Agent
 from tests.edges.tenant_actor import Actor
 
 OWNERS: dict[str, type] = {

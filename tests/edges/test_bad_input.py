@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import connect
-from holdfast.journal.sqlite import connection as sqlite_connection
 from holdfast.records.settings import Settings
+from holdfast.sqlite import connection as sqlite_connection
 from tests.forked import as_nobody
 from tests.scale import seeded, volume
 

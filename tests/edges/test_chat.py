@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import chat_turns, chat_words, doctor
-from holdfast.cli.chat_turns import read_answer
+from holdfast.cli import chat_session, doctor
+from holdfast.cli.chat_session import read_answer
 from holdfast.cli.main import main
-from holdfast.records.resume import QuestionInfo
-from holdfast.runtime.sync_agent import Agent
+from holdfast.records.recovery import QuestionInfo
+from holdfast.runtime.agent import Agent
 
 from .terminals import CTRL_C, CTRL_D, Terminal
 from .test_cli import Result, assert_one_clear_line
@@ -417,7 +417,7 @@ def test_ctrl_c_twice_leaves() -> None:
     pressed: list[object] = []
 
     def press_twice() -> None:
-        with chat_turns._stop_button(pressed.append):
+        with chat_session._stop_button(pressed.append):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
@@ -462,7 +462,7 @@ def test_it_would_be_noticed_if_any_words_were_a_yes(folder: Path, shop: Chat, m
     torn(folder)
     assert TORN in shop("/answer maybe").out
     assert paid(folder) == 1
-    monkeypatch.setattr(chat_turns, "YES", (*chat_turns.YES, "maybe"))
+    monkeypatch.setattr(chat_session, "YES", (*chat_session.YES, "maybe"))
     shop("/answer maybe")
     assert paid(folder) == 2
 
@@ -470,6 +470,6 @@ def test_it_would_be_noticed_if_any_words_were_a_yes(folder: Path, shop: Chat, m
 def test_it_would_be_noticed_if_things_were_shown_twice(shop: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     shop('call gate {"door": 1}')
     assert shop("hm").out.count("> call gate") == 1
-    monkeypatch.setattr(chat_words.Hearing, "_is_new", lambda self, id: True)
+    monkeypatch.setattr(chat_session.Hearing, "_is_new", lambda self, id: True)
     monkeypatch.setattr(Agent, "stream", lambda agent, session, *given, **how: agent.tail(session))
     assert shop("hm").out.count("> call gate") > 1

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import conversation, conversation_file
-from holdfast.cli.conversation_file import read_conversation
+from holdfast.cli import transfer
 from holdfast.cli.main import main
 from holdfast.cli.output import Waiting
-from holdfast.flow.conversation import porting
+from holdfast.cli.transfer import read_conversation
+from holdfast.flow.sessions import import_export
 from tests.scale import volume
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
@@ -218,7 +218,7 @@ def test_strict_refuses_what_would_be_repaired_and_leaves_no_trace(cli: Cli, pat
 def test_a_refusal_that_comes_too_late_would_be_noticed(
     cli: Cli, path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "_try_out", lambda *_, **__: None)
+    monkeypatch.setattr(transfer, "_try_out", lambda *_, **__: None)
     before = position(path)
     assert cli("import", path, given([ORPHAN]), "--session", "new", "--strict").code == 2
     assert position(path) > before
@@ -322,13 +322,13 @@ def test_a_file_cut_off_anywhere_is_read_or_refused_and_never_a_crash(given: Giv
     for body in bodies:
         for cut in range(0, len(body), volume(31, 3)):
             with suppress(holdfast.HoldfastError):
-                porting.read(format, read_conversation(str(given(body[:cut])), format))
+                import_export.read(format, read_conversation(str(given(body[:cut])), format))
 
 
 def test_the_wrong_format_would_lose_calls_without_a_word(
     cli: Cli, path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation_file, "_check_signs", lambda *_: None)
+    monkeypatch.setattr(transfer, "_check_signs", lambda *_: None)
     assert cli("import", path, given([USER, TOOL_USE]), "--session", "new").code == 0
     assert "tool_calls" not in said(path, "new")[1]
 

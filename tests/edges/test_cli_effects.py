@@ -14,11 +14,11 @@ import pytest
 
 import holdfast
 from holdfast import Custom, PushFrame, WriteState, verify_webhook
-from holdfast.ambient import SystemClock
 from holdfast.cli import effects
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.output import printable
+from holdfast.system import SystemClock
 from tests.effects.receiver import Receiver
 from tests.effects.sinks import declare
 
@@ -230,7 +230,7 @@ def test_run_tells_what_failed_and_what_is_dead(cli: Cli, made: Made, receiver: 
 
 
 def test_many_effects_are_given_some_at_a_time(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.effects_run.AT_ONCE", 2)
+    monkeypatch.setattr("holdfast.cli.effects.AT_ONCE", 2)
     with holdfast.open(tmp_path / "a.db", durability="fast") as hf:
         declare(hf, *(PushFrame("main", f"goal {number}") for number in range(5)))
     assert cli("effects", "run", tmp_path / "a.db", "--once").out == "Effects: 5 applied.\n"

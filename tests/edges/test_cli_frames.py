@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.ambient import SystemClock
 from holdfast.cli.main import main
 from holdfast.cli.output import span
-from holdfast.cli.tree import short_ids
+from holdfast.cli.stack import short_ids
 from holdfast.records.frames import Limits
+from holdfast.system import SystemClock
 from holdfast.testing.clock import FrozenClock
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
-from holdfast.cli import message_text, pack_text
+from holdfast.cli import messages as cli_messages
+from holdfast.cli import pack as cli_pack
 from holdfast.cli.main import main
-from holdfast.cli.pack_text import COLUMNS, DECIDED
-from holdfast.core.pack.reasons import REASONS
+from holdfast.cli.pack import COLUMNS, DECIDED
+from holdfast.core.packs.manifest import REASONS
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
 from .test_cli_frames import HOLDFAST, on_a_terminal
@@ -193,7 +194,7 @@ def test_nothing_in_a_pack_reaches_the_terminal_as_a_command(cli: Cli, made: Mad
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (message_text, pack_text):
+    for module in (cli_messages, cli_pack):
         monkeypatch.setattr(module, "printable", lambda text: text)
     assert shown_unsafely(cli("pack", made.path, "bob").out)
 

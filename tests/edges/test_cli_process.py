@@ -172,8 +172,8 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_demo_would_notice(bug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A planted bug, in the processes that do the work."""
-    code = f"import sys; from holdfast.core import step; from holdfast.flow.turn import questioning; {BUGS[bug]}; "
-    code += "from holdfast.cli.demo_work import main; main(*sys.argv[1:])"
+    code = f"import sys; from holdfast.core import step; from holdfast.flow.turns import questioning; {BUGS[bug]}; "
+    code += "from holdfast.cli.demo_agent import main; main(*sys.argv[1:])"
     monkeypatch.setattr(demo, "_worker", lambda folder, *how: [sys.executable, "-c", code, str(folder), *how])
     assert main(["demo", "--json"]) == 1
     story = json.loads(capsys.readouterr().out)

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.ambient import SystemClock
-from holdfast.cli import message_text
+from holdfast.cli import messages
 from holdfast.cli.main import main
-from holdfast.cli.message_text import Page, role_of
+from holdfast.cli.messages import Page, role_of
 from holdfast.cli.output import brief, compact, harmless, printable
 from holdfast.cli.sessions import COLUMNS
 from holdfast.records.messages import INTERRUPTED, Message, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
+from holdfast.system import SystemClock
 from holdfast.testing.clock import FrozenClock
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
@@ -256,7 +256,7 @@ def test_no_text_of_any_kind_reaches_the_terminal_as_a_command(text: str, full: 
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_text, "printable", lambda text: text)
+    monkeypatch.setattr(messages, "printable", lambda text: text)
     assert shown_unsafely(cli("messages", made.path, "bob").out)
 
 

@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli import output, search, state, state_graph, state_lists
+from holdfast.cli import output, search, state
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.output import printable
 from holdfast.cli.search import marked
 from holdfast.core.search.words import terms
 from holdfast.records.messages import Message
-from holdfast.testing.hostile_keys import HOSTILE_KEYS, REFUSED
+from holdfast.testing.store_contract.hostile_keys import HOSTILE_KEYS, REFUSED
 from tests.scale import volume
 
 from .test_cli import BAD, Result, assert_one_clear_line, contents
@@ -229,7 +229,7 @@ def test_rm_removes_a_key_once_and_its_history_stays(cli: Cli, path: Path) -> No
 
 def test_ls_shows_entries_in_order_of_key(cli: Cli, path: Path) -> None:
     header, *rows = cli("state", "ls", path, "user/42").out.splitlines()
-    assert re.split("  +", header) == list(state_lists.ENTRY_COLUMNS)
+    assert re.split("  +", header) == list(state.ENTRY_COLUMNS)
     assert [row.split()[0] for row in rows] == [printable(UNSEEN), "note", "prefs"]
     assert re.search(r"hot, salience 0.5, ends in 59 min \d+ s  red \\x1b\[31m and", rows[1])
     assert rows[2].endswith('{"seats":[1,2],"theme":"dark"}')
@@ -419,9 +419,7 @@ def test_nothing_stored_reaches_the_terminal_as_a_command(
     assert not shown_unsafely(cli(*command.split(), path, *words, "--json").out)
 
 
-@pytest.mark.parametrize(
-    ("command", "module"), [("state ls", state_lists), ("search", search), ("state graph", state_graph)]
-)
+@pytest.mark.parametrize(("command", "module"), [("state ls", state), ("search", search), ("state graph", state)])
 def test_a_leak_to_the_terminal_would_be_noticed(
     cli: Cli, path: Path, monkeypatch: pytest.MonkeyPatch, command: str, module: Any
 ) -> None:

@@ -17,15 +17,13 @@ import holdfast
 from holdfast.aio.effects import AsyncEffects
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.reading import AsyncReads, AsyncStateReader
-from holdfast.aio.state import AsyncState, AsyncStateStore
+from holdfast.aio.state import AsyncReads, AsyncState, AsyncStateReader, AsyncStateStore
 from holdfast.client import holdfast as client
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.journal import JournalView
 from holdfast.client.state import Reads, State, StateReader, StateStore
-from holdfast.runtime.agent import AsyncAgent
-from holdfast.runtime.sync_agent import Agent
+from holdfast.runtime.agent import Agent, AsyncAgent
 from holdfast.testing.clock import FrozenClock, SeededIds
 
 

@@ -11,9 +11,9 @@ import holdfast
 from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import Holdfast, Session
-from holdfast.journal.sqlite import conversations
+from holdfast.journal.sqlite import rows
 from holdfast.journal.sqlite.statements import span as sound_span
-from holdfast.records.rows import SessionQuery
+from holdfast.records.batches import SessionQuery
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume
 
@@ -154,7 +154,7 @@ def test_a_read_that_does_not_follow_the_answer_would_be_seen(
     opened: Holdfast, both_sizes: dict[str, tuple[Counts, Counts]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        conversations, "span_sql", lambda *given, **how: sound_span(*given, **how).replace("version", "+version")
+        rows, "span_sql", lambda *given, **how: sound_span(*given, **how).replace("version", "+version")
     )
     chat = opened.session("long")
     for kind in ("pack of 8 000 tokens", "the newest 20 messages"):

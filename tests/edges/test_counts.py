@@ -16,7 +16,7 @@ from bench.counts import KINDS, counted, difference
 from bench.journals import ACTING, journal
 from bench.workload import fill, pushed, turn
 from holdfast.client.holdfast import Holdfast
-from holdfast.flow.change import Decided, append, change
+from holdfast.flow.journal.append import Decided, append, change
 from holdfast.ports import Ports
 from tests.scale import volume
 

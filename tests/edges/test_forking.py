@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.journal.sqlite import SqliteJournal, connections
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.sqlite import pool
 from tests.forked import in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -40,7 +41,7 @@ def test_parent_and_child_both_go_on(tmp_path: Path) -> None:
 
 
 def test_a_child_forked_in_the_middle_of_something_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "FORK_PATIENCE", 0.05)
+    monkeypatch.setattr(pool, "FORK_PATIENCE", 0.05)
     path = tmp_path / "a.db"
     with holdfast.open(path) as hf:
         hf.journal.append("s", "app.noted")

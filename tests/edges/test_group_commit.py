@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.grouping import Group, Member, settle
+from holdfast.journal.group_commit import Group, Member, settle
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.batches import Appended, Batch, Part, Placed
 from holdfast.records.events.envelope import Sealed

@@ -15,10 +15,11 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.journal.grouping import Group, Member
-from holdfast.journal.sqlite import SqliteJournal, connections, erasing, rebuilding
+from holdfast.journal.group_commit import Group, Member
+from holdfast.journal.sqlite import SqliteJournal, erase, rebuild
 from holdfast.records.batches import Appended, Batch, Part, Placed
 from holdfast.records.events.envelope import Sealed
+from holdfast.sqlite import pool
 from holdfast.testing.journal_contract import dump
 from holdfast.testing.writer import Writer, note
 
@@ -87,20 +88,20 @@ def test_an_interrupt_after_the_commit_leaves_others_in_doubt_and_not_in_the_wro
 
 
 def test_the_older_of_two_rebuilds_stops_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilding, "BATCH", 10)
+    monkeypatch.setattr(rebuild, "BATCH", 10)
     with holdfast.open(tmp_path / "a.db") as hf:
         for number in range(60):
             hf.journal.append("s", "app.noted", files=[b"%d" % number])
         before = dump(hf._ports.journal)
         calls = itertools.count()
-        original = rebuilding._Rebuild._newest
+        original = rebuild._Rebuild._newest
 
         def overtaken(self: Any) -> int:
             if not self._connection.in_transaction and next(calls) == 2:
                 assert _journal(hf).rebuild() == 60
             return original(self)
 
-        monkeypatch.setattr(rebuilding._Rebuild, "_newest", overtaken)
+        monkeypatch.setattr(rebuild._Rebuild, "_newest", overtaken)
         with pytest.raises(holdfast.Busy, match="Another rebuild"):
             hf.journal.rebuild()
         assert dump(hf._ports.journal) == before
@@ -138,17 +139,17 @@ def test_one_erasure_does_not_call_another_one_done(tmp_path: Path, monkeypatch:
     with holdfast.open(tmp_path / "a.db") as hf:
         for name in ("alice", "bob"):
             hf.as_user(name).journal.append("s", "app.noted", {"of": name}, files=[BIG + name.encode()])
-        original = erasing._truncate_log
+        original = erase._truncate_log
 
         def meanwhile(journal: SqliteJournal) -> None:
             original(journal)
-            monkeypatch.setattr(erasing, "_truncate_log", original)
+            monkeypatch.setattr(erase, "_truncate_log", original)
             with monkeypatch.context() as patch:
-                patch.setattr(erasing, "finish", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
+                patch.setattr(erase, "finish", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
                 with pytest.raises(holdfast.Busy, match="committed"):
                     hf.journal.erase("bob")
 
-        monkeypatch.setattr(erasing, "_truncate_log", meanwhile)
+        monkeypatch.setattr(erase, "_truncate_log", meanwhile)
         hf.journal.erase("alice")
         assert [finding.kind for finding in hf.journal.verify().findings] == ["erasures"]
         assert hf.journal.erase("bob").events == 1
@@ -182,7 +183,7 @@ def test_a_retry_after_an_erasure_brings_no_file_back(tmp_path: Path) -> None:
 
 
 def test_a_fork_during_a_rebuild_is_refused_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "FORK_PATIENCE", 0.05)
+    monkeypatch.setattr(pool, "FORK_PATIENCE", 0.05)
     with holdfast.open(tmp_path / "a.db") as hf:
         hf.journal.append("s", "app.noted")
         said: list[str] = []

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Custom, Delegate, Handoff, Holdfast, NotFound, OperatorOutput, RequestApproval, ToolPairingError
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.rows_in_memory import MemoryTables
+from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.journal.memory.tables import MemoryTables
 from holdfast.records.ids import ulid_text
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.edges.tenant_actor import ULID

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import fts
-from holdfast.core.search import searchable
-from holdfast.core.search.searchable import Hit, TextSearch
+from holdfast.core.search import documents
+from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.flow.state.transients import Transients
-from holdfast.journal import texts
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.texts_in_memory import MemoryTexts
-from holdfast.records.events.conversations import Segment
+from holdfast.journal import text_index
+from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.journal.memory.search import MemoryTexts
+from holdfast.records.events.sessions import Segment
+from holdfast.sqlite import fts
 from tests.edges.search_steps import delete, erase, fork, lay_over, operate, reset, rewind, say, wait, write
 from tests.edges.search_world import World
 from tests.edges.test_tenant_search import walk
@@ -31,7 +31,7 @@ SEEDS = 40
 
 def admitting(patch: Patch, seen: Callable[[TextSearch, Hit], tuple[TextSearch, Hit]], besides: Any = None) -> None:
     """Let every search decide about something other than what it found, besides those of one module."""
-    original = searchable.admits
+    original = documents.admits
     users = [module for name, module in sys.modules.items() if name.startswith("holdfast.") and module is not besides]
     for module in [module for module in users if getattr(module, "admits", None) is original]:
         patch.setattr(module, "admits", lambda search, hit: original(*seen(search, hit)))
@@ -42,7 +42,7 @@ def what_is_over_is_found(patch: Patch) -> None:
 
 
 def what_is_over_is_found_by_meaning(patch: Patch) -> None:
-    admitting(patch, lambda search, hit: (search, replace(hit, expires_at=None)), besides=texts)
+    admitting(patch, lambda search, hit: (search, replace(hit, expires_at=None)), besides=text_index)
 
 
 def what_was_retracted_is_found(patch: Patch) -> None:
@@ -73,18 +73,18 @@ def lines_have_no_end(patch: Patch) -> None:
 
 
 def every_scope_is_searched(patch: Patch) -> None:
-    original = texts.find
+    original = text_index.find
 
     def find(connection: Any, tenant: int, places: Any, search: TextSearch, hits: Any) -> Any:
         return original(
             connection, tenant, None, replace(search, lines=(), scopes=()) if search.scopes else search, hits
         )
 
-    patch.setattr(texts, "find", find)
+    patch.setattr(text_index, "find", find)
 
 
 def every_tenant_is_searched(patch: Patch) -> None:
-    patch.setattr(texts, "table", lambda tenant: "search_1")
+    patch.setattr(text_index, "table", lambda tenant: "search_1")
 
 
 def what_lies_under_is_found(patch: Patch) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from holdfast.connect import VectorCache
-from holdfast.flow import observers
-from holdfast.flow.effect.sinks import Sinks
-from holdfast.flow.stack import steps
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.effects.sinks import Sinks
+from holdfast.flow.frames import run_once
+from holdfast.flow.journal import observers
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
-from holdfast.journal import texts
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal import text_index
+from holdfast.journal.memory.journal import MemoryJournal
 from tests.edges.tenant_actor import by_words
 from tests.edges.test_tenants import compare
 
@@ -29,8 +29,8 @@ SEEDS = 20
 
 def one_index_for_all(patch: Patch) -> None:
     """How rare a word is, is counted over everybody's texts."""
-    patch.setattr(texts, "table", lambda tenant: "search_1")
-    original = texts.find
+    patch.setattr(text_index, "table", lambda tenant: "search_1")
+    original = text_index.find
 
     def find(connection: Any, tenant: int, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
         def own(rows: Any) -> Any:
@@ -38,7 +38,7 @@ def one_index_for_all(patch: Patch) -> None:
 
         return original(connection, tenant, places, search, own)
 
-    patch.setattr(texts, "find", find)
+    patch.setattr(text_index, "find", find)
 
 
 def transients_by_scope_alone(patch: Patch) -> None:
@@ -77,7 +77,7 @@ def middleware_of_everybody(patch: Patch) -> None:
 
 
 def steps_by_frame_alone(patch: Patch) -> None:
-    patch.setattr(steps, "_owner", lambda ports, acting, frame: ("", "", frame))
+    patch.setattr(run_once, "_owner", lambda ports, acting, frame: ("", "", frame))
 
 
 def keys_of_everybody(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.testing.stories import Story
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 

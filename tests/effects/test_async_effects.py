@@ -27,9 +27,9 @@ from holdfast import (
 )
 from holdfast.aio import effects as async_effects
 from holdfast.aio.effects import AsyncEffects, SinkOnALoop
+from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
-from holdfast.aio.threads import SHORT
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play
 from tests.effects.operators import MANY, tidy, tidy_async

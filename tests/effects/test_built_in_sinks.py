@@ -23,8 +23,8 @@ from holdfast import (
     UnlinkState,
     WriteState,
 )
-from holdfast.flow.effect import effects as settling
-from holdfast.flow.effect import outbox
+from holdfast.flow.effects import outbox
+from holdfast.flow.effects import settle as settling
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import declare
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.retrying import is_due
-from holdfast.flow.effect import effects as settling
-from holdfast.flow.effect import outbox
-from holdfast.flow.effect.outbox import lease_of
+from holdfast.core.effects import is_due
+from holdfast.flow.effects import outbox
+from holdfast.flow.effects import settle as settling
+from holdfast.flow.effects.outbox import lease_of
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, notes
 

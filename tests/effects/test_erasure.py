@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Custom, LinkState, OperatorOutput, PushFrame, Signal, WriteState
 from holdfast.core import effects as rules
-from holdfast.flow.effect import built_in, effects, operating
+from holdfast.flow.effects import default_sinks, operators, settle
 from tests.effects.sinks import Noting, declare, notes
 
 OTHERS = "custom/crm/id/p"
@@ -74,10 +74,10 @@ def _nobody(effect: Any, user: str | None, declared_in: str) -> str | None:
 @pytest.mark.parametrize(
     ("module", "name", "bug"),
     [
-        (operating.rules, "user_of", lambda *places: None),
-        (operating.rules, "subject_of", _nobody),
-        (built_in, "subject_of", _nobody),
-        (effects, "subject_of", _nobody),
+        (operators.rules, "user_of", lambda *places: None),
+        (operators.rules, "subject_of", _nobody),
+        (default_sinks, "subject_of", _nobody),
+        (settle, "subject_of", _nobody),
     ],
 )
 def test_planted_words_that_belong_to_nobody_are_noticed(

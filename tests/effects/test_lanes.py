@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Custom
-from holdfast.core import project_state
-from holdfast.flow.effect import outbox
+from holdfast.core.journal import project
+from holdfast.flow.effects import outbox
 from holdfast.testing.clock import FrozenClock
 from tests.effects import lanes
 from tests.effects.sinks import declare
@@ -129,7 +129,7 @@ def test_planted_a_failure_that_stops_every_lane_is_noticed(monkeypatch: pytest.
 
 
 def test_planted_an_effect_without_its_row_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(project_state.STATE_RULES, "effect.declared", lambda facts, version, at: [])
+    monkeypatch.setitem(project.STATE_RULES, "effect.declared", lambda facts, version, at: [])
     with pytest.raises(AssertionError, match="did not arrive"):
         lanes.run(1, "memory:", steps=40)
 

@@ -24,7 +24,7 @@ from holdfast import (
     VersionConflict,
     WriteState,
 )
-from holdfast.flow.effect import operating
+from holdfast.flow.effects import operators
 from tests.effects.sinks import Noting, declare
 
 
@@ -366,16 +366,16 @@ def test_what_is_redacted_changes_what_an_effect_says_and_never_where_it_goes() 
 
 def test_planted_an_operator_that_runs_again_under_its_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory:") as hf:
-        monkeypatch.setattr(operating, "earlier", lambda *given: None)
+        monkeypatch.setattr(operators, "earlier", lambda *given: None)
         with pytest.raises(AssertionError):
             test_a_repeated_key_gives_the_first_answer_without_running_it_again(hf)
 
 
 def test_planted_effects_that_do_not_see_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(operating.Plan):
+    class Forgetful(operators.Plan):
         def get(self, scope: str, key: str) -> Any:
             return self._under.get(scope, key)
 
-    monkeypatch.setattr(operating, "Plan", Forgetful)
+    monkeypatch.setattr(operators, "Plan", Forgetful)
     with holdfast.open("memory:") as hf, pytest.raises((AssertionError, VersionConflict, holdfast.Conflict)):
         test_effects_of_one_operator_see_each_other_in_order(hf)

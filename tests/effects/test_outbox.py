@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import EffectNotFound, EffectRefused, InvalidValue, Refused, RetryLater
-from holdfast.core.retrying import LONGEST_ASKED_MS, retry_ms
+from holdfast.core.effects import LONGEST_ASKED_MS, retry_ms
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Custom, EffectNotFound, InvalidValue, KeyReused, OperatorOutput, UnlinkState, WriteState
-from holdfast.flow.effect import operating, outbox, runs
+from holdfast.flow.effects import operators, outbox
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
 from tests.effects.sinks import Noting, declare, notes
@@ -70,7 +70,7 @@ def test_a_key_with_another_input_is_another_call(hf: holdfast.Holdfast) -> None
 
 
 def test_planted_inputs_that_are_not_compared_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating, "digest", lambda *given: None)
+    monkeypatch.setattr(operators, "digest", lambda *given: None)
     with holdfast.open("memory:") as hf, pytest.raises(pytest.fail.Exception):
         _key_with_another_input(hf)
 
@@ -85,7 +85,7 @@ def test_a_digest_differs_by_tenant_and_by_journal(tmp_path: Any) -> None:
     for name in ("a.db", "b.db"):
         with holdfast.open(tmp_path / name) as hf:
             for client in (hf, hf.tenant("other")):
-                found.add(runs.digest(client._ports, client._acting, {"id": 1}))
+                found.add(operators.digest(client._ports, client._acting, {"id": 1}))
     assert len(found) == 4
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Custom, DeleteState, LinkState, UnlinkState, WriteState
-from holdfast.flow.effect import outbox, sinks
+from holdfast.flow.effects import outbox, sinks
 from tests.effects.sinks import Noting, declare
 
 

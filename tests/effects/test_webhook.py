@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast import Custom, InvalidValue, WebhookSink, verify_webhook
-from holdfast import webhook as module
-from holdfast.core.retrying import LONGEST_ASKED_MS
+from holdfast.core.effects import LONGEST_ASKED_MS
+from holdfast.extras import webhook as module
 from holdfast.testing.clock import FrozenClock
 from tests.effects.receiver import Receiver
 from tests.effects.sinks import declare, notes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast.testing import KillReport, dying, kill_everywhere, kill_point
+from holdfast.testing import KillReport, kill_everywhere, kill_point, lives
 from tests.conversations.provider_rules import openai_problems
 from tests.scale import SOAK, seeded
 
@@ -47,7 +47,7 @@ def whole(hf: holdfast.Holdfast, session: str, *said: str) -> None:
 
 def points_passed() -> int:
     """How many points the program that runs has passed so far."""
-    life = dying._LIFE.get()
+    life = lives._LIFE.get()
     return 0 if life is None else life.story.passed
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.connect import assemble
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock

@@ -7,12 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import (
-    FrameEnded,
-    KeyReused,
-    Refused,
-)
-from holdfast.journal.memory import MemoryJournal
+from holdfast.errors import FrameEnded, KeyReused, Refused
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.testing.clock import FrozenClock
 from tests.frames.blocks import SCOPE, Holdfast, client, holder, never
 

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import (
-    ActorBusy,
-    StaleEpoch,
-)
-from holdfast.flow.stack import owning
-from holdfast.flow.stack.leases import Leases
-from holdfast.journal.memory import MemoryJournal
+from holdfast.errors import ActorBusy, StaleEpoch
+from holdfast.flow.frames import takeover
+from holdfast.flow.frames.leases import Leases
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import FrozenClock
 from tests.forked import in_child
@@ -132,14 +129,14 @@ def test_whoever_was_quicker_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> N
     journal = MemoryJournal()
     quick, slow = client(journal), client(journal)
     block = quick.frame("job")
-    original = owning.await_free
+    original = takeover.await_free
 
     def overtaken(ports: Any, acting: Any, stream: str) -> None:
         original(ports, acting, stream)
         if ports is slow._ports:
             block.open()  # Both saw that nobody was there; this one came first.
 
-    monkeypatch.setattr(owning, "await_free", overtaken)
+    monkeypatch.setattr(takeover, "await_free", overtaken)
     with pytest.raises(ActorBusy):
         slow.frame("job").open()
     block.run(lambda: 1, key="a")

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
-    AlreadyAnswered,
-    TokenNotFound,
-    Waiting,
-)
-from holdfast.journal.memory import MemoryJournal
+from holdfast.errors import AlreadyAnswered, TokenNotFound, Waiting
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.testing.clock import FrozenClock
 from tests.frames.blocks import client, kinds
 

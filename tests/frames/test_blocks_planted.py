@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from holdfast.client import frame as client_frame
-from holdfast.core.decide import questions as rules
-from holdfast.flow.stack import asking
+from holdfast.core.frames import questions as rules
+from holdfast.flow.frames import questions
 from tests.frames.test_block_questions import answer_twice
 from tests.frames.test_leaving import leave_root
 
@@ -30,7 +30,7 @@ def answered_twice(patch: pytest.MonkeyPatch) -> None:
         return original(msgspec.structs.replace(state, frames={frame_id: fresh}), frame_id, question_id, **how)
 
     patch.setattr(rules, "answer", careless)
-    patch.setattr(asking, "answer_key", lambda question: f"{question}/answer/{next(numbers)}")
+    patch.setattr(questions, "answer_key", lambda question: f"{question}/answer/{next(numbers)}")
 
 
 BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [

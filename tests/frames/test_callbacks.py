@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import (
-    Draining,
-    HoldfastError,
-    InvalidValue,
-    Unavailable,
-)
-from holdfast.journal.memory import MemoryJournal
+from holdfast.errors import Draining, HoldfastError, InvalidValue, Unavailable
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.events.envelope import Event
 from holdfast.testing.clock import FrozenClock
 from tests.frames.blocks import SCOPE, Watched, client, holder

@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.decide import questions as rules
-from holdfast.errors import (
-    FrameSuspended,
-    HasLiveChildren,
-    ParentNotActive,
-    StorageFull,
-)
-from holdfast.journal.memory import MemoryJournal
+from holdfast.core.frames import questions as rules
+from holdfast.errors import FrameSuspended, HasLiveChildren, ParentNotActive, StorageFull
+from holdfast.journal.memory.journal import MemoryJournal
 from tests.frames.blocks import SCOPE, Flaky, client, holder, kinds, name, never, torn
 
 LEFT: list[tuple[BaseException, str, str]] = [

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import ActorBusy, InvalidValue, Limits, TokenBudget, Usage, Waiting
 from holdfast.connect import assemble
-from holdfast.flow.stack import steps
+from holdfast.flow.frames import run_once
 from holdfast.testing.clock import FrozenClock
 from tests.frames.conftest import ACTOR
 
@@ -198,15 +198,15 @@ def test_callbacks_run_when_no_lock_is_held(tmp_path: Path) -> None:
 
 def test_a_step_that_ended_meanwhile_does_not_run_again(hf: holdfast.Holdfast, monkeypatch: Any) -> None:
     ran: list[str] = []
-    enter = steps.RUNNING.enter
+    enter = run_once.RUNNING.enter
     with hf.frame("f") as frame:
 
         def late(owner: str, key: str) -> None:
-            monkeypatch.setattr(steps.RUNNING, "enter", enter)
+            monkeypatch.setattr(run_once.RUNNING, "enter", enter)
             frame.run(lambda: ran.append("first"), key="s")
             enter(owner, key)
 
-        monkeypatch.setattr(steps.RUNNING, "enter", late)
+        monkeypatch.setattr(run_once.RUNNING, "enter", late)
         frame.run(lambda: ran.append("late"), key="s")
     assert ran == ["first"]
 

@@ -9,14 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import (
-    ActorBusy,
-    EffectFailed,
-    InvalidValue,
-    TooLarge,
-    Waiting,
-)
-from holdfast.journal.memory import MemoryJournal
+from holdfast.errors import ActorBusy, EffectFailed, InvalidValue, TooLarge, Waiting
+from holdfast.journal.memory.journal import MemoryJournal
 from tests.frames.blocks import SCOPE, client, kinds, never, torn
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.aio.executor import WAITING
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.threads import WAITING
 from holdfast.errors import InvalidValue, Refused
 from tests.frames_async.conftest import ACTOR, Test, free
 from tests.frames_async.test_leaving import _again_and_again, _entered, _held_up, _left_by

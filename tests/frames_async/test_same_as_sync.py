@@ -20,7 +20,7 @@ from holdfast.client.frame import Frame
 from holdfast.client.index import IndexView
 from holdfast.client.session import Session
 from holdfast.errors import Refused
-from holdfast.records.resume import ActorResumeState, Asked, FrameInfo
+from holdfast.records.recovery import ActorResumeState, Asked, FrameInfo
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted
 from tests.frames_async.conftest import ACTOR, Test
@@ -175,7 +175,7 @@ def test_every_operation_gives_the_same_and_crosses_once(
 
 
 def test_iterators_go_on_past_a_page(play: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.aio.questions.PAGE", 2)
+    monkeypatch.setattr("holdfast.aio.index.PAGE", 2)
 
     async def test(hf: AsyncHoldfast) -> None:
         for n in range(5):

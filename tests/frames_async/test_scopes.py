@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 import holdfast
+from holdfast.aio.executor import THREADS
 from holdfast.aio.frame import AsyncFrame
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.threads import THREADS
 from tests.frames_async.conftest import Test, free
 from tests.frames_async.test_leaving import _again_and_again
 

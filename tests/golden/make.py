@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from holdfast.core.codec import encode
-from holdfast.flow import artifacts, erasing, transfer
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal_port import Journal
+from holdfast.core.journal.codec import encode
+from holdfast.flow.journal import artifacts, transfer
+from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock, SeededIds
-from holdfast.testing.conversation_stories import ConversationStory
+from holdfast.testing.generate_frames import Story
+from holdfast.testing.generate_sessions import ConversationStory
+from holdfast.testing.generate_state import StateStory
 from holdfast.testing.journal_contract import dump
-from holdfast.testing.state_stories import StateStory
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 from tests.golden import packs
 
@@ -60,7 +60,7 @@ def tell() -> Iterator[bytes]:
     body = artifacts.prepare(writer.ports, writer.acting, b"artifact" * 100)
     other.append(Scope.session("née").text, note("grüße", subject="carol"))
     writer.append("session/s1", note(subject="alice", artifacts=[body.name.hex()]), note("b"), artifacts=[body])
-    erasing.erase(writer.ports, writer.acting, "bob")
+    artifacts.erase(writer.ports, writer.acting, "bob")
     return transfer.export_lines(writer.ports)
 
 

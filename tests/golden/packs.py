@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast import ContextPack, Holdfast, Session
 from holdfast.connect import Beside, assemble
-from holdfast.core.wire.reading import read
-from holdfast.flow import transfer
-from holdfast.flow.stack import saying
-from holdfast.journal.memory import MemoryJournal
+from holdfast.core.wire.read import read
+from holdfast.flow.frames import messages as frame_messages
+from holdfast.flow.journal import transfer
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
@@ -143,7 +143,7 @@ class Telling:
         self.calls.append((call, pack))
         index.end_model_call(frame, call)
         child = index.push_frame(f"Chop {LONG}", parent=frame, inputs={"what": "onions"}, inherit=["h0", "h2", "h6"])
-        saying.append(self.hf._ports, self.hf._acting, child, read("I chop."))
+        frame_messages.append(self.hf._ports, self.hf._acting, child, read("I chop."))
         pack = index.assemble_context_pack(frame=child, **given)
         self.calls.append((index.begin_model_call(child, pack), pack))
         index.pop_frame(child, "failed", error="no knife")

@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, Holdfast
-from holdfast.core import fencing, shortening
-from holdfast.core.pack import items, parts
-from holdfast.flow.context import rebuilt
+from holdfast.core.packs import fences, segments
+from holdfast.core.sessions import shorten
+from holdfast.flow.packs import rebuild
 from tests.golden.make import FOLDER
 from tests.golden.packs import requests
 
@@ -77,16 +77,16 @@ def test_every_pack_of_every_release_is_sent_again_as_it_was(
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (parts, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
-        (items, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
-        (parts, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
-        (parts, "WORK_LABEL", "This is part of:"),
-        (parts, "SUMMARY_LABEL", "Summary:"),
-        (rebuilt, "MEMORY_LABEL", "Memories:"),
-        (rebuilt, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
-        (shortening, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
-        (fencing, "_DIGITS", 12),
-        (fencing, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
+        (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
+        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
+        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
+        (segments, "WORK_LABEL", "This is part of:"),
+        (segments, "SUMMARY_LABEL", "Summary:"),
+        (rebuild, "MEMORY_LABEL", "Memories:"),
+        (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
+        (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
+        (fences, "_DIGITS", 12),
+        (fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
     ],
 )
 def test_a_release_that_renders_otherwise_is_caught(

@@ -9,12 +9,13 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.core.tables import PROJECTIONS
-from holdfast.journal.sqlite import SqliteJournal, connection, schema, vectors
-from holdfast.journal.sqlite.checking import expected_schema, schema_of
+from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.journal.sqlite import SqliteJournal, schema, search
+from holdfast.journal.sqlite.check import expected_schema, schema_of
 from holdfast.journal.sqlite.statements import migrations, queries
+from holdfast.sqlite import connection
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.journal_contract import dump
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded
 
@@ -79,7 +80,7 @@ def test_rows_are_read_in_the_order_in_which_tables_describe_their_columns() -> 
 def test_every_query_is_valid(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "a.db")
     with journal.writing.exclusively() as writer:
-        vectors.create(writer)  # The one table that is made when it is first needed.
+        search.create(writer)  # The one table that is made when it is first needed.
         found = {name: sql for name, sql in queries().items() if name != "create_vectors"}
         for name, sql in found.items():
             for statement in sql.split(";"):
@@ -185,7 +186,7 @@ def test_a_rebuild_leaves_the_schema_as_it_was_and_others_go_on(tmp_path: Path) 
 
 
 def test_a_rebuild_that_died_is_made_good_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.journal.sqlite import rebuilding
+    from holdfast.journal.sqlite import rebuild as rebuilding
 
     journal = SqliteJournal(tmp_path / "a.db")
     writer = Writer(journal)

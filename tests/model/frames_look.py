@@ -7,11 +7,11 @@ from typing import Any
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
-from holdfast.core.codec import decode_event
-from holdfast.core.fold import fold_all
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.fold import fold_all
 from holdfast.records.frames import Frame, StreamState
+from holdfast.records.recovery import FrameInfo
 from holdfast.records.reports import Query
-from holdfast.records.resume import FrameInfo
 from tests.model.frames_model import LIVE, USAGE, Unit
 from tests.model.frames_owners_model import Model
 from tests.model.frames_questions_model import PEOPLE

@@ -17,9 +17,9 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.index import IndexView
 from holdfast.connect import assemble
 from holdfast.errors import HoldfastError, OutcomeUnknown, StaleEpoch
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 
 
 class Meanwhile:

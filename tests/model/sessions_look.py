@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast.client.pack import ContextPack
 from holdfast.client.session import Session
-from holdfast.core.counting import OTHER, message_tokens, system_tokens
-from holdfast.flow.conversation import lines
-from holdfast.flow.stack.showing import current
+from holdfast.core.sessions.tokens import OTHER, message_tokens, system_tokens
+from holdfast.flow.frames.read import current
+from holdfast.flow.sessions import read
 from holdfast.records.messages import INTERRUPTED, Message
 from tests.conversations.provider_rules import anthropic_problems, openai_problems, responses_problems
 from tests.model.sessions_life_model import Talk
@@ -40,7 +40,7 @@ def at_line(walk: Walk, id: str, line: Line, client: Client | None = None) -> No
     shown, expected = [seen(message) for message in session.messages()], [told(said) for said in line.said]
     assert shown == expected, f"{stream} shows {shown}, not {expected}"
     assert len(session) == len(line.said), f"{stream} counts {len(session)} messages, not {len(line.said)}"
-    positions = [place.row["position"] for place in lines.places_after(ports, acting, stream)]
+    positions = [place.row["position"] for place in read.places_after(ports, acting, stream)]
     assert positions == list(range(1, len(line.said) + 1)), f"{stream} has the positions {positions}"
     state = current(ports, acting, stream)
     assert state.line is not None

@@ -16,10 +16,10 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import HoldfastError
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
 from holdfast.ports import EndedConversation
+from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import SeededIds

@@ -20,8 +20,8 @@ import pytest
 
 from holdfast.client.holdfast import Holdfast
 from holdfast.connect import assemble
-from holdfast.core.codec import decode_event
-from holdfast.core.fold import fold
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.fold import fold
 from holdfast.errors import (
     Conflict,
     FrameEnded,
@@ -31,9 +31,9 @@ from holdfast.errors import (
     QuestionNotFound,
     Unavailable,
 )
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.frames import Frame, Limits, StreamState
 from holdfast.records.reports import Query

@@ -11,17 +11,17 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import OutcomeUnknown, Refused, Unavailable, VersionConflict
-from holdfast.flow import change as changing
-from holdfast.flow.change import change, state_of
-from holdfast.flow.states import StateCache
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.journal import append as changing
+from holdfast.flow.journal.append import change, state_of
+from holdfast.flow.journal.caches import StateCache
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.batches import Appended, Batch
 from holdfast.records.frames import StreamState
 from holdfast.records.settings import Settings
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.journal_contract import pushed
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 

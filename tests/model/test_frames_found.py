@@ -14,7 +14,7 @@ from holdfast.errors import (
     Refused,
     TokenNotFound,
 )
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.frames import Limits
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock, SeededIds

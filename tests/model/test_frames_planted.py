@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import admit, fold, project, stack, states
-from holdfast.core.decide import budgets, calls, clocks, evidence, lifecycle, questions
-from holdfast.flow import change as changing
-from holdfast.flow.stack import asking
-from holdfast.flow.stack.leases import Leases
-from holdfast.journal import memory
+from holdfast.core.frames import budgets, calls, evidence, lifecycle, questions, stack
+from holdfast.core.journal import admit, fold, load, project
+from holdfast.flow.frames import questions as frame_questions
+from holdfast.flow.frames.leases import Leases
+from holdfast.flow.journal import append as changing
+from holdfast.journal.memory import journal
 from holdfast.records.frames import Frame, FrameLimits, StreamState
 from holdfast.records.usage import Usage
 from tests.model.test_budgets_concurrent import live_and_look_back
@@ -74,7 +74,7 @@ def deadline_runs_while_suspended(patch: Patch) -> None:
 
 
 def clock_of_an_ancestor_not_stopped(patch: Patch) -> None:
-    patch.setattr(clocks, "_matters", lambda *_: False)
+    patch.setattr(stack, "_matters", lambda *_: False)
 
 
 def token_usable_twice(patch: Patch) -> None:
@@ -84,7 +84,7 @@ def token_usable_twice(patch: Patch) -> None:
     def change(*args: Any, **kwargs: Any) -> Any:
         return replace(original(*args, **kwargs), repeated=False)
 
-    patch.setattr(asking, "change", change)
+    patch.setattr(frame_questions, "change", change)
 
 
 def two_owners(patch: Patch) -> None:
@@ -97,12 +97,12 @@ def zombie_not_told(patch: Patch) -> None:
 
 
 def open_call_lost_on_load(patch: Patch) -> None:
-    original = states._frame
+    original = load._frame
 
     def frame(id: str, row: Any, parts: Any) -> Frame:
         return replace(original(id, row, parts), calls={})
 
-    patch.setattr(states, "_frame", frame)
+    patch.setattr(load, "_frame", frame)
 
 
 def grant_not_lent(patch: Patch) -> None:
@@ -223,7 +223,7 @@ def test_a_planted_bug_is_noticed_by_a_short_walk(plant: Callable[[Patch], None]
 def version_not_compared(patch: Patch) -> None:
     """Two decisions on the same state are both written."""
     original = admit.refusal
-    patch.setattr(memory, "refusal", lambda part, head: original(replace(part, expected=None), head))
+    patch.setattr(journal, "refusal", lambda part, head: original(replace(part, expected=None), head))
 
 
 def test_a_planted_bug_is_noticed_by_many_children(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -20,20 +20,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.core.codec import decode_event
-from holdfast.core.fold import fold_all
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.fold import fold_all
 from holdfast.errors import KeyReused, NotFound, StaleEpoch, VersionConflict
-from holdfast.flow import erasing
-from holdfast.flow.verify import verify
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.journal import artifacts
+from holdfast.flow.journal.verify import verify
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.journal import LeaseTaken, StreamClosed
 from holdfast.records.reports import Query
 from holdfast.testing.clock import FrozenClock, SeededIds
+from holdfast.testing.generate_frames import Story
 from holdfast.testing.journal_contract import dump
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer, note
 from tests.scale import SOAK, volume
 
@@ -147,9 +147,9 @@ class JournalMachine(RuleBasedStateMachine):
         ]
         if not theirs:
             with pytest.raises(NotFound):
-                erasing.erase(writer.ports, writer.acting, subject)
+                artifacts.erase(writer.ports, writer.acting, subject)
             return
-        erasing.erase(writer.ports, writer.acting, subject)
+        artifacts.erase(writer.ports, writer.acting, subject)
         for event in theirs:
             event.update(text=None, subject="erased", gone=True)
         self.streams.setdefault((tenant, "global"), []).append(

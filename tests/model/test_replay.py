@@ -9,17 +9,16 @@ import pytest
 
 import holdfast
 from holdfast.client.holdfast import Holdfast
-from holdfast.flow import erasing
-from holdfast.flow.change import Decided
-from holdfast.flow.verify import verify
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.journal import artifacts
+from holdfast.flow.journal.append import Decided
+from holdfast.flow.journal.verify import verify
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.conversation_check import check_told
-from holdfast.testing.conversation_stories import ConversationStory
+from holdfast.testing.generate_frames import Story
+from holdfast.testing.generate_sessions import ConversationStory, check_told
 from holdfast.testing.journal_contract import dump
-from holdfast.testing.stories import Story
 from holdfast.testing.writer import Writer
 from tests.scale import seeded, volume
 
@@ -42,7 +41,7 @@ def test_rebuilt_equals_live_after_many_random_operations_and_erasures(tmp_path:
         picked = random.sample(range(len(stories)), 4)
         writer.write(*(_part(f"actor/a{index}", stories[index]) for index in picked))
         if number % (operations // 40) == 7:
-            erasing.erase(writer.ports, writer.acting, _known(journal, random))
+            artifacts.erase(writer.ports, writer.acting, _known(journal, random))
     live = dump(journal)
     report = verify(writer.ports)
     assert report.findings == ()
@@ -64,7 +63,7 @@ def test_conversations_are_told_rebuilt_and_folded_alike_whoever_was_erased(tmp_
         picked = random.sample(stories, 4)
         writer.write(*(part for story in picked for part in story.step(3)))
         if number % (steps // 60) == 7:
-            erasing.erase(writer.ports, writer.acting, _known(journal, random))
+            artifacts.erase(writer.ports, writer.acting, _known(journal, random))
     stories = [story for story in stories if story.lines]
     for story in stories:
         check_told(writer.ports, writer.acting, story)
@@ -88,7 +87,7 @@ def test_a_conversation_whose_every_word_is_erased_is_still_one(tmp_path: Path, 
     while not (story.status == "open" and any(len(line.said) > 20 for line in story.lines.values())):
         writer.write(*story.step(5))
     before = dump(journal)
-    erasing.erase(writer.ports, writer.acting, "alice")
+    artifacts.erase(writer.ports, writer.acting, "alice")
     journal.rebuild()
     assert dump(journal) == before
     assert verify(writer.ports).findings == ()

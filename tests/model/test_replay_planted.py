@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import fold_lines, project_lines
-from holdfast.flow import transfer
-from holdfast.flow.verify import verify
-from holdfast.journal.memory import MemoryJournal
-from holdfast.records.rows import Drop, Put, Replace, Update
+from holdfast.core.journal import fold, project_sessions
+from holdfast.flow.journal import transfer
+from holdfast.flow.journal.verify import verify
+from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.records.batches import Drop, Put, Replace, Update
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.conversation_check import check_told
-from holdfast.testing.conversation_stories import ConversationStory
+from holdfast.testing.generate_sessions import ConversationStory, check_told
 from holdfast.testing.journal_contract import dump
 from holdfast.testing.writer import Writer
 
@@ -168,7 +167,7 @@ def test_wrong_rows_are_noticed(
 ) -> None:
     writer, stories = told
     name, plant = PROJECTED[bug]
-    monkeypatch.setitem(project_lines.LINE_RULES, name, plant(project_lines.LINE_RULES[name]))
+    monkeypatch.setitem(project_sessions.LINE_RULES, name, plant(project_sessions.LINE_RULES[name]))
     # A later release that projects otherwise than the one that wrote.
     assert "rows" in {finding.kind for finding in verify(writer.ports).findings}
     # Rows that were wrong from the start.
@@ -183,6 +182,6 @@ def test_states_that_are_folded_otherwise_are_noticed(
     bug: str, told: tuple[Writer, list[ConversationStory]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, plant = FOLDED[bug]
-    rules: dict[str, Any] = fold_lines.LINE_RULES if name in fold_lines.LINE_RULES else fold_lines.SESSION_RULES
+    rules: dict[str, Any] = fold.LINE_RULES if name in fold.LINE_RULES else fold.SESSION_RULES
     monkeypatch.setitem(rules, name, plant(rules[name]))
     assert "state" in {finding.kind for finding in verify(told[0].ports).findings}

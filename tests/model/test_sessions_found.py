@@ -10,7 +10,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import SessionClosed, ToolPairingError
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.model.sessions_walk import Engine, count_fours

@@ -18,9 +18,10 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.connect import Beside, assemble
 from holdfast.errors import HoldfastError, Refused
-from holdfast.flow.change import state_of
-from holdfast.flow.conversation import branching, lines
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.journal.append import state_of
+from holdfast.flow.sessions import branch as session_branch
+from holdfast.flow.sessions import read
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
 from tests.model.meanwhile import Meanwhile
@@ -118,8 +119,8 @@ def seen(journal: MemoryJournal, engine: Engine) -> tuple[Any, ...]:
     found: list[Any] = [main(hf).status, main(hf).title]
     for thread in main(hf).threads:
         chat = hf.session("a", thread=thread)
-        state = lines.line_of(hf._ports, hf._acting, chat._line)
-        places = [place.row["position"] for place in lines.places_after(hf._ports, hf._acting, chat._line)]
+        state = read.line_of(hf._ports, hf._acting, chat._line)
+        places = [place.row["position"] for place in read.places_after(hf._ports, hf._acting, chat._line)]
         said = [(label(message), message.pinned) for message in chat.messages()]
         covered = [(one.text, [label(message) for message in chat.expand(one)]) for one in chat.summaries()]
         # Ids and marks are minted.
@@ -185,19 +186,19 @@ def test_two_at_once_are_one_after_the_other() -> None:
 
 
 def parent_as_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(branching, "current", state_of)
+    patch.setattr(session_branch, "current", state_of)
 
 
 def place_looked_up_before_deciding(patch: pytest.MonkeyPatch) -> None:
     """A message that is retracted between two looks is rewound to all the same."""
-    original, known = branching.place_of, dict[str, Any]()
+    original, known = session_branch.place_of, dict[str, Any]()
 
     def place_of(ports: Any, acting: Any, stream: str, message: Any) -> Any:
         if message not in known:
             known[message] = original(ports, acting, stream, message)
         return known[message]
 
-    patch.setattr(branching, "place_of", place_of)
+    patch.setattr(session_branch, "place_of", place_of)
 
 
 @pytest.mark.parametrize(

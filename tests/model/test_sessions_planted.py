@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import fold_lines, project_lines
-from holdfast.core.decide import lines as deciding
+from holdfast.core.journal import fold as journal_fold
+from holdfast.core.journal import project_sessions
+from holdfast.core.sessions import append as deciding
 from holdfast.errors import ToolPairingError
-from holdfast.flow.change import state_of
-from holdfast.flow.compaction import summing
-from holdfast.flow.context import packing, pinning, recent
-from holdfast.flow.conversation import branching, conversing, handing, lines, sessions
-from holdfast.records.events.conversations import Segment, Stretch
+from holdfast.flow.compaction import summaries
+from holdfast.flow.journal.append import state_of
+from holdfast.flow.packs import pack, pins, recent
+from holdfast.flow.sessions import append, branch, handover, read, sessions
+from holdfast.records.batches import Update
+from holdfast.records.events.sessions import Segment, Stretch
 from holdfast.records.messages import Message
-from holdfast.records.rows import Update
 from tests.model.test_sessions_model import walk_once
 
 Patch = pytest.MonkeyPatch
@@ -30,65 +31,65 @@ WALKS = 24
 
 
 def fork_sees_later_retractions(patch: Patch) -> None:
-    original = branching._shared
+    original = branch._shared
 
     def shared(found: Sequence[Segment], parent: Any, place: Any) -> Any:
-        return original(found, replace(parent, version=lines.NOW), place)
+        return original(found, replace(parent, version=read.NOW), place)
 
-    patch.setattr(branching, "_shared", shared)
+    patch.setattr(branch, "_shared", shared)
 
 
 def fork_forgets_open_calls(patch: Patch) -> None:
-    original = branching._open_at
+    original = branch._open_at
 
     def open_at(ports: Any, acting: Any, stream: str, place: Any, into: str) -> Any:
         return original(ports, acting, stream, place, into) if into == stream else []
 
-    patch.setattr(branching, "_open_at", open_at)
+    patch.setattr(branch, "_open_at", open_at)
 
 
 def rewind_leaves_calls_answered(patch: Patch) -> None:
     """A call whose result is taken back does not wait for another."""
-    original = branching._retraction
+    original = branch._retraction
 
     def retraction(*args: Any) -> Any:
         return replace(original(*args), opened=())
 
-    patch.setattr(branching, "_retraction", retraction)
+    patch.setattr(branch, "_retraction", retraction)
 
 
 def rewind_does_not_set_positions_back(patch: Patch) -> None:
-    original = branching._retraction
+    original = branch._retraction
 
     def retraction(ports: Any, acting: Any, stream: str, line: Any, *args: Any) -> Any:
         return replace(original(ports, acting, stream, line, *args), position=line.messages)
 
-    patch.setattr(branching, "_retraction", retraction)
+    patch.setattr(branch, "_retraction", retraction)
 
 
 def summary_survives_what_it_stands_for(patch: Patch) -> None:
-    patch.setattr(branching, "_voided", lambda *_: [])
+    patch.setattr(branch, "_voided", lambda *_: [])
 
 
 def summary_covers_what_arrived_meanwhile(patch: Patch) -> None:
-    original = summing.note
+    original = summaries.note
 
     def note(ports: Any, acting: Any, plan: Any, text: str, **how: Any) -> Any:
-        newest = lines.line_of(ports, acting, plan.stream).newest
+        newest = read.line_of(ports, acting, plan.stream).newest
         *rest, last = plan.covers
         if last.stream == plan.stream:
             last = Stretch(last.stream, last.first, newest)
         return original(ports, acting, replace(plan, covers=(*rest, last)), text, **how)
 
-    patch.setattr(summing, "note", note)
+    patch.setattr(summaries, "note", note)
 
 
 def summary_tears_calls_from_results(patch: Patch) -> None:
-    patch.setattr(summing, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
+    patch.setattr(summaries, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
 
 
 def reset_leaves_old_messages(patch: Patch) -> None:
-    fold, project = fold_lines.LINE_RULES["thread.ended"], project_lines.LINE_RULES["thread.ended"]
+    fold, project = journal_fold.LINE_RULES["thread.ended"], project_sessions.LINE_RULES["thread.ended"]
 
     def folded(line: Any, facts: Any, version: int, at: int) -> Any:
         after = fold(line, facts, version, at)
@@ -99,17 +100,17 @@ def reset_leaves_old_messages(patch: Patch) -> None:
         assert isinstance(first, Update)
         return [replace(first, values={k: v for k, v in first.values.items() if k != "floor"}), *rest]
 
-    patch.setitem(fold_lines.LINE_RULES, "thread.ended", folded)
-    patch.setitem(project_lines.LINE_RULES, "thread.ended", projected)
+    patch.setitem(journal_fold.LINE_RULES, "thread.ended", folded)
+    patch.setitem(project_sessions.LINE_RULES, "thread.ended", projected)
 
 
 def floor_ignored_when_reading(patch: Patch) -> None:
-    original = lines.segments
+    original = read.segments
 
     def segments(stream: str, line: Any) -> Any:
         return original(stream, replace(line, floor=0))
 
-    for module in (lines, summing, branching):
+    for module in (read, summaries, branch):
         patch.setattr(module, "segments", segments)
 
 
@@ -124,25 +125,25 @@ def end_forgets_other_lines(patch: Patch) -> None:
 
 
 def retracted_messages_in_packs(patch: Patch) -> None:
-    original = lines._walk
+    original = read._walk
 
     def places(ports: Any, acting: Any, stream: str, page: int) -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(lines, "stands", lambda row, segment: True)
-            line = lines.line_of(ports, acting, stream)
-            found = [p for s in lines.segments(stream, line) for p in original(ports, acting, s, backwards=True)]
+            within.setattr(read, "stands", lambda row, segment: True)
+            line = read.line_of(ports, acting, stream)
+            found = [p for s in read.segments(stream, line) for p in original(ports, acting, s, backwards=True)]
         yield from found
 
     patch.setattr(recent, "places", places)
 
 
 def pinned_messages_left_out(patch: Patch) -> None:
-    patch.setattr(pinning, "_pinned", lambda ports, acting, line: [])
+    patch.setattr(pins, "_pinned", lambda ports, acting, line: [])
 
 
 def system_prompt_not_counted(patch: Patch) -> None:
-    original = packing._Packing._brief_segment
-    patch.setattr(packing._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
+    original = pack._Packing._brief_segment
+    patch.setattr(pack._Packing, "_brief_segment", lambda *args: replace(original(*args), estimated_tokens=0))
 
 
 def oldest_call_answered_first(patch: Patch) -> None:
@@ -157,27 +158,27 @@ def oldest_call_answered_first(patch: Patch) -> None:
 
 
 def key_appends_twice(patch: Patch) -> None:
-    original = conversing.change
+    original = append.change
 
     def change(*args: Any, key: str | None = None, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    patch.setattr(conversing, "change", change)
+    patch.setattr(append, "change", change)
 
 
 def remembered_states_not_compared(patch: Patch) -> None:
     """What another client did is not seen, as long as this one remembers something older."""
-    for module in (lines, sessions, summing, packing, handing):
+    for module in (read, sessions, summaries, pack, handover):
         patch.setattr(module, "current", state_of)
 
 
 def history_handed_over_in_part(patch: Patch) -> None:
-    original = handing.span_of
+    original = handover.span_of
 
     def span_of(*args: Any) -> Iterator[Message]:
         yield from list(original(*args))[1:]
 
-    patch.setattr(handing, "span_of", span_of)
+    patch.setattr(handover, "span_of", span_of)
 
 
 BUGS: list[Callable[[Patch], None]] = [

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.documents import DocumentRoot
+from holdfast.extras.documents import DocumentRoot
 from holdfast.testing.clock import FrozenClock
 from tests.packs.journaled import Web
 

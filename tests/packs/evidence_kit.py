@@ -7,14 +7,14 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast
-from holdfast.flow.artifacts import prepare
-from holdfast.flow.change import Decided, append
-from holdfast.flow.context import resolving
-from holdfast.flow.context.resolving import Resolved
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.artifacts import prepare
+from holdfast.flow.packs import handles
+from holdfast.flow.packs.handles import Resolved
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.envelope import AppFacts, Draft, Facts
 from holdfast.records.packs import Origin
-from holdfast.records.resume import HandleInfo
+from holdfast.records.recovery import HandleInfo
 
 ACTOR = "actor/main"
 
@@ -36,18 +36,18 @@ class Evidence:
         """What it leads to. Looking writes nothing, and what is of the journal is told again word for word."""
         handle = self.attach(kind, target, **given)
         before = self.hf.journal.position()
-        found = resolving.resolve(self.ports, self.acting, self.scope, handle)
+        found = handles.resolve(self.ports, self.acting, self.scope, handle)
         if not found.outside:
-            assert resolving.reload(self.ports, self.acting, self.origin(handle, found)) == found.text
+            assert handles.reload(self.ports, self.acting, self.origin(handle, found)) == found.text
         assert self.hf.journal.position() == before
         return found
 
     def origin(self, handle: HandleInfo, found: Resolved) -> Origin:
-        return resolving.origin_of(self.scope, handle, found)
+        return handles.origin_of(self.scope, handle, found)
 
     def again(self, found: Resolved) -> Any:
         """The same text later."""
-        return resolving.reload(self.ports, self.acting, self.origin(handle_to("event_ref", None), found))
+        return handles.reload(self.ports, self.acting, self.origin(handle_to("event_ref", None), found))
 
     def happen(self, type_name: str, facts: Facts, content: Any = None, stream: str = ACTOR, **given: Any) -> str:
         """An event as some other part of the library writes it; gives its id."""

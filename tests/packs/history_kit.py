@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from holdfast import Session
-from holdfast.client.tools import HistoryTools
+from holdfast.client.history_tools import HistoryTools
 from holdfast.records.messages import Message
 
 FENCED = re.compile(r"^([^\n]*):\n<data ([0-9]{9})>\n(.*?)\n</data \2>$", re.MULTILINE | re.DOTALL)

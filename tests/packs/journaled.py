@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import ContextPack, Holdfast
-from holdfast.documents import DocumentRoot
+from holdfast.extras.documents import DocumentRoot
 from holdfast.records.messages import Message
 from holdfast.records.packs import Origin
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import ContextPack, Holdfast, InvalidValue, Session, ToolDef
-from holdfast.core.fencing import TRUSTED
+from holdfast.core.packs.fences import TRUSTED
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from tests.packs.journaled import opened

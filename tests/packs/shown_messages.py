@@ -6,8 +6,8 @@ import json
 import random
 from typing import Any
 
-from holdfast.core.fencing import evidence_label, fenced
-from holdfast.core.pairing import repaired
+from holdfast.core.packs.fences import evidence_label, fenced
+from holdfast.core.sessions.pairing import repaired
 from holdfast.core.wire import anthropic
 from holdfast.records.messages import Message, ToolDef
 from tests.conversations.generated import conversation, text

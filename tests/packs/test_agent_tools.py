@@ -12,13 +12,13 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Limits
-from holdfast.client.tools import FEWEST_TOKENS, HistoryTools
-from holdfast.core.fencing import marks
-from holdfast.core.history_tools import HISTORY_TOOLS
-from holdfast.core.naming import handle_of
+from holdfast.client.history_tools import FEWEST_TOKENS, HistoryTools
+from holdfast.core.packs.fences import marks
+from holdfast.core.packs.handles import handle_of
+from holdfast.core.packs.history_tools import HISTORY_TOOLS
 from holdfast.core.wire import tools as wire
-from holdfast.flow.context import expanding
-from holdfast.flow.conversation import lines
+from holdfast.flow.packs import expand
+from holdfast.flow.sessions import read as session_read
 from tests.packs.history_kit import ONWARDS, by_fours, name_of, texts, tools_of
 
 
@@ -81,7 +81,7 @@ def test_stretches_and_summaries_give_the_originals_in_order(hf: Holdfast) -> No
     ]
     assert texts(tools.run("expand", {"handle": f"s{summary.version}"})) == [f"number {n}" for n in range(5)]
     assert tools.run("expand", {"handle": summary.id}) == tools.run("expand", {"handle": f"s{summary.version}"})
-    whole = expanding.expand(chat._ports, chat._acting, chat._line, f"s{summary.version}")
+    whole = expand.expand(chat._ports, chat._acting, chat._line, f"s{summary.version}")
     assert (whole.id, whole.trust) == (f"s{summary.version}", "user")
     assert whole.text.count("number ") == 5
 
@@ -305,24 +305,24 @@ def test_in_a_session_nothing_is_journaled(hf: Holdfast) -> None:
 
 
 def _shows_what_was_retracted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lines, "stands", lambda *_: True)
+    patch.setattr(session_read, "stands", lambda *_: True)
 
 
 def _looks_beyond_the_line(patch: pytest.MonkeyPatch) -> None:
-    def anywhere(ports: Any, acting: Any, stream: str, id: str) -> lines.Place:
+    def anywhere(ports: Any, acting: Any, stream: str, id: str) -> session_read.Place:
         stored = ports.journal.event(acting.tenant, holdfast.records.ids.ulid_bytes(id))
-        return lines.Place(stored.stream, {"version": stored.version, "pinned": 0})
+        return session_read.Place(stored.stream, {"version": stored.version, "pinned": 0})
 
-    patch.setattr(expanding, "place_of", anywhere)
+    patch.setattr(expand, "place_of", anywhere)
 
 
 def _reads_other_frames(patch: pytest.MonkeyPatch) -> None:
-    original = expanding.frame_info
+    original = expand.frame_info
 
     def above(ports: Any, acting: Any, frame: str) -> Any:
         return original(ports, acting, original(ports, acting, frame).parent or frame)
 
-    patch.setattr(expanding, "frame_info", above)
+    patch.setattr(expand, "frame_info", above)
 
 
 PLANTED = {

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Closed, Holdfast, InvalidValue, NotFound, SessionNotFound
-from holdfast.aio.tools import AsyncHistoryTools
-from holdfast.client.tools import FEWEST_TOKENS, HistoryTools
-from holdfast.core.history_tools import HISTORY_TOOLS
+from holdfast.aio.frame import AsyncHistoryTools
+from holdfast.client.history_tools import FEWEST_TOKENS, HistoryTools
+from holdfast.core.packs.history_tools import HISTORY_TOOLS
 from tests.model_server import ModelServer, model_server
 from tests.packs.history_kit import by_fours, name_of, texts, tools_of
 from tests.scale import volume

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidValue, NotFound, ReadOnly, Settings
-from holdfast.flow import past as past_flow
-from holdfast.flow.past import PastJournal
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal_port import Journal
+from holdfast.flow.journal import past as past_flow
+from holdfast.flow.journal.past import PastJournal
+from holdfast.journal.memory.journal import MemoryJournal
+from holdfast.ports.journal import Journal
 from holdfast.records.reports import Query
 from holdfast.testing.clock import FrozenClock
 from tests.packs.past_kit import Walk, back, line, recorded, seen, shorter

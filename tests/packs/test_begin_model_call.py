@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import KeyReused
-from holdfast.core.pack.pieces import digest
-from holdfast.flow.context import packed
+from holdfast.core.packs.manifest import digest
+from holdfast.flow.packs import manifest
 from tests.packs.calling_kit import LINE, SCOPE, At
 from tests.packs.journaled import sent
 
@@ -76,7 +76,7 @@ def test_each_pack_of_a_line_names_the_one_before_it(at: At) -> None:
         at.chat.append("and on")
         calls.append(at.hf.index.begin_model_call(at.frame, at.pack()))
         at.hf.index.end_model_call(at.frame, calls[-1])
-    found = list(packed.journaled(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.journaled(at.hf._ports, at.hf._acting, LINE))
     assert [event.facts.call for event in found] == calls[::-1]
     assert found[-1].facts.before == 0
 

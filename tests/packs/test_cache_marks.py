@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.wire import anthropic, anthropic_out
+from holdfast.core.wire import anthropic
 from holdfast.core.wire.tools import tool_defs
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.conversations.cache_rules import marks
@@ -75,8 +75,8 @@ def test_an_end_that_had_to_be_trimmed_is_not_marked() -> None:
 
 
 def test_a_trimmed_end_that_is_marked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    add = anthropic_out._make_sendable
-    monkeypatch.setattr(anthropic_out, "_make_sendable", lambda turns, count: add(turns, 0))
+    add = anthropic._make_sendable
+    monkeypatch.setattr(anthropic, "_make_sendable", lambda turns, count: add(turns, 0))
     with pytest.raises(AssertionError):
         test_an_end_that_had_to_be_trimmed_is_not_marked()
 

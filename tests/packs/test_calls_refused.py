@@ -19,10 +19,10 @@ from holdfast import (
     InvalidValue,
     VersionConflict,
 )
-from holdfast.flow.change import Decided, append
-from holdfast.flow.context import packed
-from holdfast.records.events.conversations import MessageAppended, MessageContent
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.packs import manifest
 from holdfast.records.events.envelope import Draft
+from holdfast.records.events.sessions import MessageAppended, MessageContent
 from holdfast.records.frames import Limits
 from tests.packs.calling_kit import LINE, SETTINGS, At
 from tests.packs.journaled import sent
@@ -110,17 +110,17 @@ def test_a_copy_that_was_placed_for_a_refused_call_is_withdrawn(
     pack = at.pack()
     at.hf.index.suspend_frame(at.frame, "Well?")
     placed = list[int]()
-    original = packed.artifacts.prepare
+    original = manifest.artifacts.prepare
 
     def prepare(*given: Any) -> Any:
         made = original(*given)
         placed.append(len(at.files()))
         return made
 
-    monkeypatch.setattr(packed.artifacts, "prepare", prepare)
+    monkeypatch.setattr(manifest.artifacts, "prepare", prepare)
     refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
     assert placed == [1]
-    monkeypatch.setattr(packed.artifacts, "withdraw", lambda *given: None)
+    monkeypatch.setattr(manifest.artifacts, "withdraw", lambda *given: None)
     with pytest.raises(AssertionError):
         refused(at, FrameSuspended, lambda: at.hf.index.begin_model_call(at.frame, pack))
     at.hf.close()
@@ -150,7 +150,7 @@ def test_a_conflict_with_somebody_else_is_decided_again(at: At, monkeypatch: pyt
     pack = at.pack()
     call = at.hf.index.begin_model_call(at.frame, pack)
     assert [message.text for message in at.chat.messages()][-2:] == ["four", "five"]
-    found = list(packed.journaled(at.hf._ports, at.hf._acting, LINE))
+    found = list(manifest.journaled(at.hf._ports, at.hf._acting, LINE))
     assert [event.facts.call for event in found] == [call, first]
     assert sent(at.hf.index.pack_at(call)) == sent(pack)
 
@@ -183,7 +183,7 @@ def test_many_at_once_are_all_journaled_and_linked(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    found = [event.facts.call for event in packed.journaled(clients[1]._ports, at.hf._acting, LINE)]
+    found = [event.facts.call for event in manifest.journaled(clients[1]._ports, at.hf._acting, LINE)]
     assert sorted(found) == sorted(call for call, _ in calls)
     assert len(found) == 4 * volume(5, 40)
     for call, shown in calls:

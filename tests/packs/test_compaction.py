@@ -18,12 +18,12 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session, StrategyFailed, SummaryFailed
 from holdfast.errors import BudgetTooSmall, FrameEnded, FrameNotFound, InvalidValue, KeyReused, Unsupported
-from holdfast.flow.compaction import recalling, summing
+from holdfast.flow.compaction import recall, summaries
 from holdfast.model.summarizers import CheckedSummarizer
 from holdfast.records.compaction import STRATEGIES
-from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Segment
+from holdfast.records.sessions import Summary
 from holdfast.testing.clock import FrozenClock
 from tests.conversations.generated import as_dicts, conversation
 from tests.scale import seeded, volume
@@ -212,7 +212,7 @@ def test_an_open_call_is_never_covered_and_a_planted_bug_is_caught(
         check_whole(chat.messages(), summary, chat.expand(summary), waiting)
 
     run("a")
-    monkeypatch.setattr(summing, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
+    monkeypatch.setattr(summaries, "_older_than", lambda messages, keep: max(len(messages) - keep, 0))
     with pytest.raises(AssertionError, match="no result"):
         run("b")
 
@@ -492,10 +492,10 @@ def test_a_summary_of_nothing_is_noticed(hf: Holdfast, monkeypatch: pytest.Monke
         assert chat.summaries() == []
 
     run("a")
-    drafted = summing.drafted
+    drafted = summaries.drafted
     monkeypatch.setattr(CheckedSummarizer, "_text", lambda self, answer: str(answer))
     monkeypatch.setattr(
-        summing,
+        summaries,
         "drafted",
         lambda ports, acting, plan, text, **how: drafted(ports, acting, plan, text or "\u200b", **how),
     )
@@ -543,7 +543,7 @@ def test_what_cannot_be_flushed_is_not_compacted(hf: Holdfast, monkeypatch: pyte
     def broken(*args: Any) -> Any:
         raise Unsupported("There is no room for it.")
 
-    monkeypatch.setattr(recalling, "flushed", broken)
+    monkeypatch.setattr(recall, "flushed", broken)
     for strategy in ("priority", "sliding_window"):
         with pytest.raises(Unsupported):
             hf.index.compact_context(frame, 0, strategy, store=True)

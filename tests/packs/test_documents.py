@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InvalidValue, NotFound, TooLarge, Unavailable
-from holdfast import documents as module
-from holdfast.documents import DocumentRoot
 from holdfast.errors import HoldfastError, Refused
+from holdfast.extras import documents as module
+from holdfast.extras.documents import DocumentRoot
 from tests.scale import volume
 
 SECRET = "the secret outside"

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import ContextPack, Holdfast, InvalidValue, PackInfo, Session
 from holdfast.cli.main import main
-from holdfast.core.pack import picture
-from holdfast.core.pack.picture import COLOURS, FREE, html_of, shares
-from holdfast.core.pack.reasons import REASONS, sentence
-from holdfast.flow.context import foreseeing, packed, packing, seeing, tracing
-from holdfast.flow.context.asked import Asked
+from holdfast.core.packs import views
+from holdfast.core.packs.manifest import REASONS, sentence
+from holdfast.core.packs.views import COLOURS, FREE, html_of, shares
+from holdfast.flow.packs import manifest, trace_packs, visibility
+from holdfast.flow.packs import pack as pack_flow
+from holdfast.flow.packs import trace as pack_trace
+from holdfast.flow.packs.request import Asked
 from holdfast.records.packs import Packed
 from tests.packs.traced import by_fours, talk
 
@@ -167,26 +169,26 @@ def test_the_command_line_only_looks(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def a_look_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks why leaves a pack in the journal, and with it a window."""
-    original = packing.pack
+    original = pack_flow.pack
 
     def pack(ports: Any, acting: Any, seen: Any, asked: Any) -> Any:
         made = original(ports, acting, seen, asked)
-        packed.begin(ports, acting, made, "0" * 64, frame=None)
+        manifest.begin(ports, acting, made, "0" * 64, frame=None)
         return made
 
-    patch.setattr(foreseeing, "packing", type("P", (), {"pack": staticmethod(pack)}))
+    patch.setattr(trace_packs, "packing", type("P", (), {"pack": staticmethod(pack)}))
 
 
 def a_list_is_journaled(patch: pytest.MonkeyPatch) -> None:
     """Whoever lists packs leaves one."""
-    original = tracing.packs
+    original = pack_trace.packs
 
     def packs(ports: Any, acting: Any, line: str, limit: int | None = None) -> Any:
-        made = packing.pack(ports, acting, seeing.seen_in(line), Asked())
-        packed.begin(ports, acting, made, "0" * 64, frame=None)
+        made = pack_flow.pack(ports, acting, visibility.seen_in(line), Asked())
+        manifest.begin(ports, acting, made, "0" * 64, frame=None)
         return original(ports, acting, line, limit)
 
-    patch.setattr(tracing, "packs", packs)
+    patch.setattr(pack_trace, "packs", packs)
 
 
 @pytest.mark.parametrize("plant", [a_look_is_journaled, a_list_is_journaled])
@@ -317,7 +319,7 @@ def test_no_text_breaks_out_of_a_picture(text: str, system: str) -> None:
 def test_an_unescaped_picture_would_be_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = hf.session("x")
     chat.append(HOSTILE)
-    monkeypatch.setattr(picture.html, "escape", lambda text: text)
+    monkeypatch.setattr(views.html, "escape", lambda text: text)
     assert not set(parsed(chat.pack(1_000)._repr_html_()).tags) <= HARMLESS
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import InvalidValue, NotFound, Refused, TooLarge, Unavailable
-from holdfast import fetching as module
-from holdfast.fetching import HttpsFetcher
+from holdfast.extras import https as module
+from holdfast.extras.https import HttpsFetcher
 from tests.packs.web_server import HOST, PUBLIC, URL, Sockets, WebServer, fetcher, page
 
 

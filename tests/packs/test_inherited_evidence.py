@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import ERASED, Holdfast, InvalidValue, KeyReused, NotFound
-from holdfast.core.decide import inheriting
-from holdfast.flow.context import resolving, seeing
+from holdfast.core.frames import evidence
+from holdfast.flow.packs import handles, visibility
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"
@@ -106,7 +106,7 @@ def test_nobody_makes_evidence_more_trusted_by_passing_it_on(hf: Holdfast) -> No
 
 def test_a_handle_is_found_at_the_nearest_ancestor_that_has_it(hf: Holdfast) -> None:
     def found(frame: str, handle: str) -> tuple[Any, str] | None:
-        hit = seeing.find_handle(hf._ports, hf._acting, frame, handle)
+        hit = visibility.find_handle(hf._ports, hf._acting, frame, handle)
         return None if hit is None else (hit[0].body, hit[1])
 
     root = hf.index.push_frame("Work", scope=ACTOR)
@@ -135,11 +135,11 @@ def passed_on(hf: Holdfast, chance: random.Random) -> None:
             kind, given = chance.choice(WAYS)(hf, frame, stream, chance)
             hf.index.add_handle(frame, kind, handle=name, **given)
         known = {one.id: one for one in hf.index.handles(frame)}
-        resolved = {name: resolving.resolve(ports, acting, stream, one) for name, one in known.items()}
+        resolved = {name: handles.resolve(ports, acting, stream, one) for name, one in known.items()}
         assert all(shown[name] == one.text for name, one in resolved.items() if name in shown)
         shown = {name: one.text for name, one in resolved.items()}
         for name, one in resolved.items():
-            again = resolving.reload(ports, acting, resolving.origin_of(stream, known[name], one))
+            again = handles.reload(ports, acting, handles.origin_of(stream, known[name], one))
             assert one.outside or again == one.text
         names = chance.sample(sorted(known), chance.randint(1, len(known)))
         away = chance.choice([None, f"actor/far{depth}"])
@@ -180,11 +180,11 @@ def in_several_worlds() -> None:
 
 
 def test_evidence_that_lost_its_source_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = inheriting._passed_on
+    real = evidence._passed_on
 
     def lost(*given: Any) -> Any:
         return replace(real(*given), source_stream=None, source_version=None)
 
-    monkeypatch.setattr(inheriting, "_passed_on", lost)
+    monkeypatch.setattr(evidence, "_passed_on", lost)
     with pytest.raises((AssertionError, holdfast.HoldfastError)):
         in_several_worlds()

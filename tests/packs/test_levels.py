@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Frame, Holdfast, Session, Settings
-from holdfast.core.counting import OTHER, message_tokens
-from holdfast.core.pack.light import lightened
+from holdfast.core.packs.tidy import lightened
+from holdfast.core.sessions.tokens import OTHER, message_tokens
 from holdfast.model.tokenizers import tokenizer
 from holdfast.records.messages import Message
 from tests.packs import kinds_of_text

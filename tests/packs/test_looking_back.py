@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Scripted, Session
-from holdfast.flow.context.looking import Looking
+from holdfast.flow.packs.expand import Looking
 from tests.packs.history_kit import by_fours, name_of, tools_of
 from tests.scale import seeded, volume
 

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import ContextPack, Session
-from holdfast.core.wire import openai
+from holdfast.core.wire import openai_chat
 from tests.conversations.generated import airline
 from tests.conversations.provider_rules import anthropic_problems, openai_problems
 from tests.conversations.test_windows_on_data import DATA, conversations
@@ -78,7 +78,7 @@ def prefix_kept(before: ContextPack | None, after: ContextPack) -> float | None:
 def shown(pack: ContextPack) -> list[tuple[str, int]]:
     """The conversation of a pack, message by message as it is sent, with what each takes."""
     said = pack.conversation.messages
-    return [(json.dumps(openai.render([message])["messages"]), message.tokens or 0) for message in said]
+    return [(json.dumps(openai_chat.render([message])["messages"]), message.tokens or 0) for message in said]
 
 
 @cache
@@ -112,7 +112,7 @@ def packs(share: int, stickiness: float | None, every: int, *, journaled: bool =
                         session.begin_model_call(pack)
                     before = pack
                 if wanted:
-                    session.append(openai.read_messages([message]).messages[0])
+                    session.append(openai_chat.read_messages([message]).messages[0])
 
 
 def check(pack: ContextPack, budget: int) -> None:

@@ -11,15 +11,17 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Frame, Holdfast
-from holdfast.client import context
-from holdfast.core import conversation, shortening
-from holdfast.core.pack import fitting, items, light, older, parts, rounds
-from holdfast.core.pack.fitting import _Attempt
-from holdfast.core.pack.items import in_order
-from holdfast.core.pairing import Repaired
-from holdfast.flow.context import evidence, packing, seeing
-from holdfast.flow.context.evidence import _Reading
-from holdfast.flow.stack.showing import handle_info
+from holdfast.client import pack
+from holdfast.core.packs import fit, segments, tidy, window
+from holdfast.core.packs import rounds as pack_rounds
+from holdfast.core.packs.fit import _Attempt
+from holdfast.core.packs.segments import in_order
+from holdfast.core.sessions import rounds, shorten
+from holdfast.core.sessions.pairing import Repaired
+from holdfast.flow.frames.read import handle_info
+from holdfast.flow.packs import evidence, visibility
+from holdfast.flow.packs import pack as pack_flow
+from holdfast.flow.packs.evidence import _Reading
 from holdfast.records.packs import CompactionLevel
 from tests.packs import pack_trials, test_least_budgets, test_levels
 from tests.packs import test_evidence_choice as choice
@@ -33,19 +35,19 @@ SEEDS = 60
 
 
 def overhead_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing, "system_tokens", lambda text, count, framing: count(text) if text else 0)
+    patch.setattr(pack_flow, "system_tokens", lambda text, count, framing: count(text) if text else 0)
 
 
 def tools_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing, "tools_tokens", lambda tools, count, framing: 0)
+    patch.setattr(pack_flow, "tools_tokens", lambda tools, count, framing: 0)
 
 
 def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fitting, "in_order", lambda found: [item for item in in_order(found) if not item.critical])
+    patch.setattr(fit, "in_order", lambda found: [item for item in in_order(found) if not item.critical])
 
 
 def pins_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "_pinned_rounds", lambda talk: {})
+    patch.setattr(pack_rounds, "_pinned_rounds", lambda talk: {})
 
 
 def the_newest_round_may_go(patch: pytest.MonkeyPatch) -> None:
@@ -57,28 +59,28 @@ def the_newest_round_may_go(patch: pytest.MonkeyPatch) -> None:
 
 
 def calls_are_torn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(conversation, "repaired", lambda messages: Repaired(list(messages), []))
+    patch.setattr(rounds, "repaired", lambda messages: Repaired(list(messages), []))
 
 
 def markers_of_evidence_have_no_handle(patch: pytest.MonkeyPatch) -> None:
-    cut = shortening.cut
-    patch.setattr(items, "cut", lambda text, keep, name=None: cut(text, keep))
+    cut = shorten.cut
+    patch.setattr(segments, "cut", lambda text, keep, name=None: cut(text, keep))
 
 
 def markers_of_messages_have_no_handle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds.Rounds, "name", lambda self, message: None)
+    patch.setattr(pack_rounds.Rounds, "name", lambda self, message: None)
 
 
 def exclusion_of_critical_evidence_is_honoured(patch: pytest.MonkeyPatch) -> None:
-    asked = context.asked_for
-    patch.setattr(context, "asked_for", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
+    asked = pack.asked_for
+    patch.setattr(pack, "asked_for", lambda *given, **how: asked(*given, **how | {"force_exclude": True}))
 
 
 def a_child_sees_what_its_ancestors_have(patch: pytest.MonkeyPatch) -> None:
     def wanted(self: _Reading) -> Iterator[Any]:
         yield from own(self)
         assert self._seen.frame is not None
-        for place in [*seeing.ancestors(self._ports, self._acting, self._seen.frame.id)][1:]:
+        for place in [*visibility.ancestors(self._ports, self._acting, self._seen.frame.id)][1:]:
             for handle in place.live.handles.values() if place.live is not None else ():
                 yield handle_info(self._ports, self._acting, place.stream, handle), place.stream
 
@@ -92,27 +94,27 @@ def failures_are_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 def floors_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        packing, "fit", lambda sources, limits: fitting.fit(sources, replace(limits, floor=CompactionLevel.NONE))
+        pack_flow, "fit", lambda sources, limits: fit.fit(sources, replace(limits, floor=CompactionLevel.NONE))
     )
 
 
 def a_sticky_window_never_moves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(older, "sticky_start", lambda tokens, room, share, before, stickiness: max(before, 0))
+    patch.setattr(window, "sticky_start", lambda tokens, room, share, before, stickiness: max(before, 0))
 
 
 def a_grid_never_moves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(older, "grid_start", lambda tokens, places, room: 0)
+    patch.setattr(window, "grid_start", lambda tokens, places, room: 0)
 
 
 def a_window_begins_a_round_too_early(patch: pytest.MonkeyPatch) -> None:
     for name in ("dense_start", "sticky_start", "grid_start"):
-        start = getattr(older, name)
-        patch.setattr(older, name, lambda *given, start=start: max(start(*given) - 1, 0))
+        start = getattr(window, name)
+        patch.setattr(window, name, lambda *given, start=start: max(start(*given) - 1, 0))
 
 
 def what_is_required_is_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    too_small = fitting.too_small
-    patch.setattr(fitting, "too_small", lambda budget, required, parts: too_small(budget, required + 1, parts))
+    too_small = fit.too_small
+    patch.setattr(fit, "too_small", lambda budget, required, parts: too_small(budget, required + 1, parts))
 
 
 def mandatory_evidence_is_skipped_for_the_next(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def tried(trial: Callable[[int], list[str]], seed: int) -> list[str]:
 
 
 def evidence_is_chosen_as_it_came(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fitting, "in_order", lambda found: sorted(found, key=lambda item: item.position))
+    patch.setattr(fit, "in_order", lambda found: sorted(found, key=lambda item: item.position))
 
 
 def large_evidence_hides_what_is_small(patch: pytest.MonkeyPatch) -> None:
@@ -178,15 +180,15 @@ def large_evidence_hides_what_is_small(patch: pytest.MonkeyPatch) -> None:
 
 
 def code_is_taken_for_prose(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(light, "is_prose", lambda text: True)
+    patch.setattr(tidy, "is_prose", lambda text: True)
 
 
 def breadcrumbs_are_as_long_as_their_goals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(parts, "_goal_length", lambda goal, count, most: len(goal))
+    patch.setattr(segments, "_goal_length", lambda goal, count, most: len(goal))
 
 
 def a_goal_is_always_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(parts, "min", lambda found, key: found[0], raising=False)
+    patch.setattr(segments, "min", lambda found, key: found[0], raising=False)
 
 
 def priorities(hf: Holdfast) -> None:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import BudgetTooSmall, Holdfast, InvalidMessage, InvalidValue
-from holdfast.core import fencing, said
-from holdfast.core.fencing import TRUSTED
-from holdfast.core.pack import items
-from holdfast.flow.context import evidence, resolving
+from holdfast.core.packs import fences, segments
+from holdfast.core.packs.fences import TRUSTED
+from holdfast.core.sessions import message_events
+from holdfast.flow.packs import evidence, handles
 from holdfast.ports import Acting
 from holdfast.records.events.envelope import TRUST_LEVELS
 from tests.packs.injected import TEXTS, injected
@@ -160,7 +160,7 @@ def test_only_a_summary_of_instructions_stands_in_the_system_s_role(stage: Stage
 # planted bugs are seen
 
 
-TAGS = fencing._LOOKS_LIKE_ONE
+TAGS = fences._LOOKS_LIKE_ONE
 
 
 class Planted(NamedTuple):
@@ -173,13 +173,13 @@ class Planted(NamedTuple):
 @pytest.mark.parametrize(
     "planted",
     [
-        Planted("nothing is escaped", fencing, "escaped", lambda text, mark: text),
-        Planted("only the mark is broken", fencing, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
-        Planted("only tags are broken", fencing, "escaped", lambda text, mark: TAGS.sub(r"&lt;\1", text)),
-        Planted("summaries are the system's", items, "TRUSTED", frozenset(TRUST_LEVELS)),
-        Planted("users are operators", said, "TRUST", dict.fromkeys(said.TRUST, "operator")),
-        Planted("evidence is trusted", resolving, "lowest", lambda *levels: "system"),
-        Planted("there is no fence", items, "fenced", lambda label, text, mark: f"{label}\n{text}"),
+        Planted("nothing is escaped", fences, "escaped", lambda text, mark: text),
+        Planted("only the mark is broken", fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
+        Planted("only tags are broken", fences, "escaped", lambda text, mark: TAGS.sub(r"&lt;\1", text)),
+        Planted("summaries are the system's", segments, "TRUSTED", frozenset(TRUST_LEVELS)),
+        Planted("users are operators", message_events, "TRUST", dict.fromkeys(message_events.TRUST, "operator")),
+        Planted("evidence is trusted", handles, "lowest", lambda *levels: "system"),
+        Planted("there is no fence", segments, "fenced", lambda label, text, mark: f"{label}\n{text}"),
         Planted("ids stand in labels", evidence, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
     ],
     ids=lambda planted: planted.name,

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InvalidValue
-from holdfast.client.tools import FEWEST_TOKENS
-from holdfast.core.fencing import marks
-from holdfast.core.naming import Name, parse_handle, stretch_handle
-from holdfast.core.paging import Page, Piece, page
+from holdfast.client.history_tools import FEWEST_TOKENS
+from holdfast.core.packs.fences import marks
+from holdfast.core.packs.handles import Name, parse_handle, stretch_handle
+from holdfast.core.packs.history_tools import Page, Piece, page
 from tests.packs.history_kit import ONWARDS, by_fours, texts
 from tests.scale import volume
 

@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import CallNotFound, Corrupt, Holdfast
-from holdfast.core import fencing, shortening
-from holdfast.core.pack import items, parts
-from holdfast.flow.context import rebuilt, reloading
+from holdfast.core.packs import fences, segments
+from holdfast.core.sessions import shorten
+from holdfast.flow.packs import rebuild
 from tests.packs.everything import EVERYTHING, Once
 from tests.packs.journaled import Shown, check, opened, sent
 from tests.packs.working_kit import AtWork
@@ -131,14 +131,14 @@ def test_a_check_of_packs_finds_nothing_wrong_in_a_sound_journal(worked: Worked)
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (parts, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
-        (items, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
-        (parts, "WORK_LABEL", "This is part of:"),
-        (parts, "SUMMARY_LABEL", "Summary:"),
-        (shortening, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
-        (rebuilt, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
-        (reloading, "described", lambda description, text: text),
-        (fencing, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
+        (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
+        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
+        (segments, "WORK_LABEL", "This is part of:"),
+        (segments, "SUMMARY_LABEL", "Summary:"),
+        (shorten, "marker", lambda left_out, name=None: f"[{left_out} left out]"),
+        (rebuild, "evidence_label", lambda id, kind, trust: f"Evidence {id}:"),
+        (rebuild, "described", lambda description, text: text),
+        (fences, "_LOOKS_LIKE_ONE", re.compile("(nothing)")),
     ],
 )
 def test_another_rendering_is_noticed(
@@ -161,11 +161,11 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
     def turned(run: Any) -> Any:
         return [grouped(run)[0], *grouped(run)[:0:-1]]
 
-    grouped = rebuilt._Rebuilding._grouped
+    grouped = rebuild._Rebuilding._grouped
     for where, name, planted in (
-        (rebuilt, "retold", all_whole),
-        (rebuilt._Rebuilding, "_grouped", one_less),
-        (rebuilt._Rebuilding, "_grouped", turned),
+        (rebuild, "retold", all_whole),
+        (rebuild._Rebuilding, "_grouped", one_less),
+        (rebuild._Rebuilding, "_grouped", turned),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, planted)
@@ -175,11 +175,11 @@ def test_a_forgotten_cut_a_lost_piece_and_another_order_are_noticed(
 
 def test_marks_for_the_cache_are_where_they_were(worked: Worked, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not part of what is said, so the digest does not know them: requests are compared as well."""
-    made = rebuilt._Rebuilding._packed
+    made = rebuild._Rebuilding._packed
 
     def forgotten(run: Any, *given: Any) -> Any:
         return msgspec.structs.replace(made(run, *given), stable=0)
 
-    monkeypatch.setattr(rebuilt._Rebuilding, "_packed", forgotten)
+    monkeypatch.setattr(rebuild._Rebuilding, "_packed", forgotten)
     with pytest.raises(AssertionError):
         check(worked.hf, worked.calls)

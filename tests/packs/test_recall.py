@@ -11,11 +11,11 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import CompactionConfig, Holdfast, Session
 from holdfast.connect import Beside, assemble
-from holdfast.core.compaction.passages import PREFIX
+from holdfast.core.compaction.summary import PREFIX
 from holdfast.errors import InvalidValue
-from holdfast.flow import change
-from holdfast.flow.compaction import recalling, ruling, summing
-from holdfast.journal.memory import MemoryJournal
+from holdfast.flow.compaction import recall, rules, summaries
+from holdfast.flow.journal import append
+from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.compaction import Recalled
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import FrozenClock
@@ -55,7 +55,7 @@ def talked(hf: Holdfast, id: str = "a", **more: Any) -> Session:
 
 
 def found(hf: Holdfast, query: str, scopes: Any = ("a",), limit: int = 5) -> list[Recalled]:
-    return recalling.memories(hf._ports, hf._acting, scopes, query, limit)
+    return recall.memories(hf._ports, hf._acting, scopes, query, limit)
 
 
 # found again
@@ -95,7 +95,7 @@ def test_only_what_was_compacted_is_recalled(hf: Holdfast) -> None:
     assert found(hf, "   ") == []
     assert found(hf, "garage code", ("nobody",)) == []
     assert hf.tenant("other").session("a").compact(1) is None
-    assert recalling.memories(hf._ports, hf.tenant("other")._acting, ["a"], "garage code") == []
+    assert recall.memories(hf._ports, hf.tenant("other")._acting, ["a"], "garage code") == []
     for wrong in (-1, 1.5, True):
         with pytest.raises(InvalidValue, match="limit"):
             found(hf, "x", limit=wrong)  # type: ignore[arg-type]
@@ -125,18 +125,18 @@ def test_what_was_erased_is_not_recalled(hf: Holdfast) -> None:
 
 def test_the_last_thing_a_user_said_is_what_is_looked_for(hf: Holdfast) -> None:
     chat = hf.session("a")
-    assert recalling.query_of(hf._ports, hf._acting, chat._line) == ""
+    assert recall.query_of(hf._ports, hf._acting, chat._line) == ""
     chat.append(["where is the dog?", {"role": "assistant", "content": "let me look"}])
-    assert recalling.query_of(hf._ports, hf._acting, chat._line) == "where is the dog?"
+    assert recall.query_of(hf._ports, hf._acting, chat._line) == "where is the dog?"
 
 
 def test_rules_say_how_much_is_recalled_and_from_where(hf: Holdfast) -> None:
     chat = hf.session("a")
-    assert ruling.recall_of(hf._ports, hf._acting, chat._line) == (0, ("session/a",))
+    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (0, ("session/a",))
     chat.add_rule(CompactionConfig(threshold=4, keep=1, store=True, recall=3))
-    assert ruling.recall_of(hf._ports, hf._acting, chat._line) == (3, ("session/a",))
+    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (3, ("session/a",))
     chat.add_rule(CompactionConfig(threshold=4, keep=1, store="user/ann", recall=2))
-    assert ruling.recall_of(hf._ports, hf._acting, chat._line) == (2, ("user/ann",))
+    assert rules.recall_of(hf._ports, hf._acting, chat._line) == (2, ("user/ann",))
 
 
 def test_a_pack_shows_again_what_a_rule_compacted_away(hf: Holdfast) -> None:
@@ -239,11 +239,11 @@ def test_a_flush_after_the_compaction_is_noticed(monkeypatch: pytest.MonkeyPatch
     def note(ports: Any, acting: Any, plan: Any, text: str, *, also: Any, **how: Any) -> Any:
         made = original(ports, acting, plan, text, **how)
         later = also.drafts(made.id)
-        decided = [change.Decided(stream=stream, events=tuple(drafts)) for stream, drafts in later.items()]
-        change.append(ports, acting, decided)
+        decided = [append.Decided(stream=stream, events=tuple(drafts)) for stream, drafts in later.items()]
+        append.append(ports, acting, decided)
         return made
 
-    original = summing.note
-    monkeypatch.setattr(summing, "note", note)
+    original = summaries.note
+    monkeypatch.setattr(summaries, "note", note)
     with pytest.raises(AssertionError):
         die_everywhere(by_hand)

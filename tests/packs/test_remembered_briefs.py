@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import CallModel, Holdfast
-from holdfast.flow.context import packing
-from holdfast.flow.context.remembered import RecentCache
+from holdfast.flow.journal.caches import RecentCache
+from holdfast.flow.packs import pack
 from tests.packs.test_remembered_windows import Clients, clients
 
 __all__ = ["clients"]
@@ -69,7 +69,7 @@ class Anything:
 
 
 def own_words_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing._Packing, "_has_words_of_its_own", lambda self: False)
+    patch.setattr(pack._Packing, "_has_words_of_its_own", lambda self: False)
 
 
 def versions_are_not_compared(patch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
-from holdfast.flow.context import recent
-from holdfast.flow.context.recent import Ending
-from holdfast.flow.context.remembered import RecentCache
+from holdfast.flow.journal.caches import RecentCache
+from holdfast.flow.packs import recent
+from holdfast.flow.packs.recent import Ending
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
 

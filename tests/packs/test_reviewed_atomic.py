@@ -17,17 +17,17 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.connect import assemble
-from holdfast.core.search.searchable import TextSearch
-from holdfast.fts import TextIndex
-from holdfast.journal import memory, texts
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.memory_undoing import MemoryUndoing
+from holdfast.core.search.documents import TextSearch
+from holdfast.journal import text_index
+from holdfast.journal.memory import journal as memory_journal
+from holdfast.journal.memory.journal import MemoryJournal, MemoryUndoing
 from holdfast.records.batches import Batch
 from holdfast.records.settings import Settings
+from holdfast.sqlite.fts import TextIndex
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import seeded, volume
 
-PLACE = str(Path(memory.__file__).parent)
+PLACE = str(Path(memory_journal.__file__).parent)
 
 
 class Stop(BaseException):
@@ -123,7 +123,7 @@ def everything(journal: MemoryJournal) -> Any:
         {name: set(keys) for name, keys in tables._of.items() if keys},
         {name: list(versions) for name, versions in tables._histories.items() if versions},
         set(tables.known_artifacts),
-        TextIndex(index._connection, texts.table(1)).rowids(),
+        TextIndex(index._connection, text_index.table(1)).rowids(),
     )
 
 

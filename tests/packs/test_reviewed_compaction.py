@@ -23,9 +23,9 @@ from holdfast import (
     SummaryFailed,
     TooLarge,
 )
-from holdfast.core.shortening import marker
-from holdfast.flow.compaction import summing, weighing, wording
-from holdfast.flow.compaction.weighing import SMALL, within
+from holdfast.core.sessions.shorten import cut_marker
+from holdfast.flow.compaction import sessions, summaries
+from holdfast.flow.compaction.summaries import SMALL, within
 from holdfast.testing.clock import FrozenClock
 from holdfast.windows import sliding
 from tests.conversations.generated import as_dicts, conversation
@@ -79,7 +79,7 @@ def test_a_text_is_cut_to_as_many_tokens_as_fit() -> None:
         most = rng.randint(1, 120)
         short = within(text, most, count)
         assert count(short) <= most or not short
-        assert short == text or len(short) < len(text) + len(marker(len(text)))
+        assert short == text or len(short) < len(text) + len(cut_marker(len(text)))
         assert short == text if count(text) <= most else True
 
 
@@ -115,7 +115,7 @@ def test_no_strategy_makes_a_conversation_larger(hf: Holdfast, strategy: str) ->
 
 
 def test_a_larger_context_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summing, "check_shorter", lambda *given: None)
+    monkeypatch.setattr(summaries, "check_shorter", lambda *given: None)
     chat = talked(hf, times=4)
     before = shown(chat)
     chat.compact(1, summarizer=lambda messages: HUGE, max_tokens=5_000)
@@ -141,7 +141,7 @@ def test_where_nothing_makes_it_smaller_nothing_is_written_and_the_note_says_so(
     frame = hf.index.push_frame("work", scope="actor/main/session/a/thread/main")
     chat = hf.session("a")
     chat.append(["a", "b"])
-    monkeypatch.setattr(weighing, "SMALL", 0)
+    monkeypatch.setattr(summaries, "SMALL", 0)
     events = list(hf.journal.events())
     done = hf.index.compact_context(frame, 1, "summarise_oldest", keep=1, summarizer=lambda messages: HUGE)
     assert (done.summary, done.id, done.reached_target) == (None, None, False)
@@ -200,12 +200,12 @@ def test_what_is_pinned_in_the_same_commit_saves_nothing(hf: Holdfast) -> None:
 def test_the_words_of_our_own_strategies_are_bounded_by_what_they_stand_for(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weighing, "SMALL", 0)
-    monkeypatch.setattr(wording, "SMALL", 0)
+    monkeypatch.setattr(summaries, "SMALL", 0)
+    monkeypatch.setattr(sessions, "SMALL", 0)
     for name in ("a", "b"):
         hf.session(name).append(["Anna sold 12 red cars in Rome. Bob paid 4711 dollars on 3 May.", "ok"])
     assert hf.session("a").compact(1) is not None
-    monkeypatch.setattr(wording, "allowed", lambda ports, acting, plan, config, method: config.summary_tokens)
+    monkeypatch.setattr(sessions, "allowed", lambda ports, acting, plan, config, method: config.summary_tokens)
     with pytest.raises(SummaryFailed, match="what it stands for"):
         hf.session("b").compact(1)
 

@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import ContextPack, Frame, Holdfast
-from holdfast.documents import DocumentRoot
-from holdfast.flow.context import copies
-from holdfast.flow.context.packed import journaled
+from holdfast.extras.documents import DocumentRoot
+from holdfast.flow.packs import evidence
+from holdfast.flow.packs.manifest import journaled
 from holdfast.records.frames import Limits
 
 WIDE = Limits(context_tokens=50_000)
@@ -70,7 +70,7 @@ def test_a_page_stays_as_it_was_first_shown_however_long_it_was_not_shown(
         assert (call(hf, frame), web.fetched) == ("page 1", 1)
         for _ in range(20):
             call(hf, frame, exclude=["web"])
-        monkeypatch.setattr(copies, "LOOK_BACK", 16)
+        monkeypatch.setattr(evidence, "LOOK_BACK", 16)
         assert (call(hf, frame), web.fetched) == ("page 2", 2)
 
 
@@ -128,7 +128,7 @@ def test_packs_are_read_only_back_to_where_a_page_was_attached(hf: Holdfast, mon
                 read.append(one)
                 yield one
 
-        monkeypatch.setattr(copies, "journaled", noted)
+        monkeypatch.setattr(evidence, "journaled", noted)
         call(hf, frame)
         call(hf, frame)
     assert len(read) == 1 + 1

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Frame, Holdfast
-from holdfast.flow.context import evidence, packing, seeing
-from holdfast.flow.context.asked import Asked
+from holdfast.flow.packs import evidence, visibility
+from holdfast.flow.packs import pack as pack_flow
+from holdfast.flow.packs.request import Asked
 from holdfast.records.frames import Limits
 from holdfast.testing.clock import FrozenClock
 from tests.packs.reserved import remember
@@ -100,9 +101,9 @@ def test_a_search_that_holds_the_journal_is_noticed(far: tuple[Holdfast, Far], m
 
 def test_a_session_that_is_not_there_is_refused_as_such(far: tuple[Holdfast, Far]) -> None:
     hf, _ = far
-    seen, asked = seeing.seen_in("session/nobody/thread/main"), Asked(recall=2)
+    seen, asked = visibility.seen_in("session/nobody/thread/main"), Asked(recall=2)
     with pytest.raises(holdfast.SessionNotFound):
-        packing.pack(hf._ports, hf._acting, seen, asked)
+        pack_flow.pack(hf._ports, hf._acting, seen, asked)
 
 
 # relevance

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BudgetTooSmall, FrameNotFound, Holdfast, InvalidValue, SessionClosed, Settings
-from holdfast.core.naming import is_taken
+from holdfast.core.packs.handles import is_taken
 from tests.conversations.provider_rules import anthropic_problems
 
 MODEL = "gpt-4o"

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Session
-from holdfast.core.search.searchable import TextSearch
+from holdfast.core.search.documents import TextSearch
 from holdfast.core.search.words import terms
-from holdfast.journal import memory_finding
-from holdfast.journal_port import Journal
+from holdfast.journal.memory import read
+from holdfast.ports.journal import Journal
 from tests.scale import seeded, volume
 
 WORDS = ("nuts", "refund", "order", "parcel", "Hull", "seven", "late", "blue")
@@ -73,6 +73,6 @@ def test_what_was_found_and_recalled_is_so_again_as_of_then(hf: Holdfast) -> Non
 
 
 def test_a_retraction_that_came_later_is_not_seen_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_finding, "_stood", lambda retracted, at: retracted is None)
+    monkeypatch.setattr(read, "_stood", lambda retracted, at: retracted is None)
     with holdfast.open("memory:") as client:
         assert next(differences(client, "planted", 60), None) is not None

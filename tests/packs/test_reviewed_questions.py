@@ -12,11 +12,11 @@ import pytest
 import holdfast
 from bench.counting import counting
 from holdfast import CallModel, ContextPack, Holdfast, Session, Turn
-from holdfast.core.pack import fitting, questions
-from holdfast.core.pack.fitting import _Attempt
-from holdfast.core.pack.sharing import evenly
-from holdfast.flow.context import questions as asking
-from holdfast.flow.context import recent
+from holdfast.core.packs import fit
+from holdfast.core.packs import rounds as pack_rounds
+from holdfast.core.packs.fit import _Attempt
+from holdfast.core.packs.rounds import evenly
+from holdfast.flow.packs import recent as asking
 from holdfast.records.scope import parse_scope
 from tests.packs.questions_kit import MARK, UNMARKED, call, is_of, least, packs_of_a_turn, problems, same, text, told
 from tests.scale import seeded, volume
@@ -130,8 +130,8 @@ def the_mark_has_no_room(patch: pytest.MonkeyPatch) -> None:
 
 
 def questions_have_no_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(questions, "floored", lambda rounds, form: rounds.within(form, 0))
-    patch.setattr(fitting, "evenly", lambda wanted, room: evenly(wanted, 0))
+    patch.setattr(pack_rounds, "floored", lambda rounds, form: rounds.within(form, 0))
+    patch.setattr(fit, "evenly", lambda wanted, room: evenly(wanted, 0))
 
 
 PLANTS = (
@@ -181,7 +181,7 @@ def test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat: S
 
 
 def test_a_huge_question_that_gets_no_room_is_found_out(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "evenly", lambda wanted, room: evenly(wanted, 0))
+    monkeypatch.setattr(fit, "evenly", lambda wanted, room: evenly(wanted, 0))
     with pytest.raises(AssertionError):
         test_a_huge_question_is_shortened_and_leaves_half_to_what_came_of_it(chat)
 
@@ -305,7 +305,7 @@ def test_a_question_is_told_from_another_by_its_words() -> None:
 
 
 def test_what_is_remembered_of_another_turn_is_not_this_one_s(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "_for_turn", lambda known, stream, turn: known)
+    monkeypatch.setattr(asking, "_for_turn", lambda known, stream, turn: known)
     with pytest.raises(AssertionError):
         test_what_the_last_turn_answered_may_leave(hf.session("s", model="gpt-4o"))
 
@@ -342,6 +342,6 @@ def test_a_turn_asks_for_its_question_once_however_long_it_gets(tmp_path: Path) 
 def test_a_question_that_is_looked_for_anew_each_time_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "_for_turn", lambda known, stream, turn: None)
+    monkeypatch.setattr(asking, "_for_turn", lambda known, stream, turn: None)
     early, late = asked_of_sqlite(tmp_path / "a.db")
     assert late > early * 1.1

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BudgetTooSmall, Holdfast, Limits, Scripted, Session
-from holdfast.core.pack.refusing import Part, too_small
+from holdfast.core.packs.inputs import Part, too_small
 
 LONG = "what must always hold, however long it takes to say " * 40
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ContextPack, Corrupt, Holdfast, ToolDef
-from holdfast.core.pack import copying
+from holdfast.core.packs import views
 from holdfast.core.wire import parts, tools
 from holdfast.records.frames import Limits
 
@@ -111,8 +111,8 @@ def test_whoever_changes_what_a_pack_gave_changes_no_pack(hf: Holdfast) -> None:
     check_nothing_is_spoiled(hf)
 
 
-SHARED = {"parts": (parts, "copied"), "schemas": (tools, "copied"), "messages": (copying, "_message"),
-          "data": (copying, "copied")}  # fmt: skip
+SHARED = {"parts": (parts, "copied"), "schemas": (tools, "copied"), "messages": (views, "_message"),
+          "data": (views, "copied")}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SHARED)

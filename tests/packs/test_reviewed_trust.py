@@ -20,10 +20,10 @@ from holdfast import (
     UnlinkState,
     WriteState,
 )
-from holdfast.core.decide import evidence as rules
-from holdfast.documents import DocumentRoot
-from holdfast.flow.context import evidence
-from holdfast.flow.state import keeping
+from holdfast.core.frames import evidence as rules
+from holdfast.extras.documents import DocumentRoot
+from holdfast.flow.packs import evidence
+from holdfast.flow.state import write as state_write
 from holdfast.records.frames import Limits
 from tests.packs.reserved import write
 
@@ -92,7 +92,7 @@ def test_nobody_writes_under_a_key_of_holdfast_s_own(hf: Holdfast, door: str) ->
 
 
 def test_a_door_that_looks_at_no_key_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "check_writable", lambda *_: None)
+    monkeypatch.setattr(state_write, "check_writable", lambda *_: None)
     chat = hf.session("s", system="You are terse.")
     DOORS["write"](hf, BRIEF)
     assert chat.pack().system == "Obey me."

@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from holdfast import CallNotFound, ContextPack, Frame, Holdfast, InvalidValue, Session, Settings
 from holdfast.cli.main import main
-from holdfast.core.pack import retelling
-from holdfast.documents import DocumentRoot
-from holdfast.flow.context import expanding, rebuilt, reloading
+from holdfast.core.packs import manifest
+from holdfast.extras.documents import DocumentRoot
+from holdfast.flow.packs import expand, rebuild
 
 PROSE = "We talked about the usual things over lunch. "
 TOOL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -165,11 +165,11 @@ def check(hf: Holdfast, calls: Sequence[str], packs: Sequence[ContextPack]) -> N
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (rebuilt, "retold", lambda messages, recipe, line: (list(messages), 0)),
-        (rebuilt, "source_of", lambda ports, acting, origin: origin.stream),
-        (rebuilt, "omitted", lambda facts: tuple(one.id for one in facts.left_out)),
-        (retelling, "_reasons", lambda segments, told: ["window" for _ in told]),
-        (reloading, "row_of", lambda ports, acting, frame: ("", {"depth": 0})),
+        (rebuild, "retold", lambda messages, recipe, line: (list(messages), 0)),
+        (rebuild, "source_of", lambda ports, acting, origin: origin.stream),
+        (rebuild, "omitted", lambda facts: tuple(one.id for one in facts.left_out)),
+        (manifest, "_reasons", lambda segments, told: ["window" for _ in told]),
+        (rebuild, "row_of", lambda ports, acting, frame: ("", {"depth": 0})),
     ],
 )
 def test_a_planted_mistake_is_noticed(
@@ -287,10 +287,10 @@ def test_without_the_rule_a_child_would_read_everything_above_it(
     hf: Holdfast, frame: Frame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unruly(ports: Any, acting: Any, line: str, frame_id: str, names: tuple[str, ...]) -> Any:
-        found = expanding.find_handle(ports, acting, frame_id, names[0])
+        found = expand.find_handle(ports, acting, frame_id, names[0])
         assert found is not None
-        return expanding.Piece(name=names[0], who="evidence", text=str(found[0].body), trust="external")
+        return expand.Piece(name=names[0], who="evidence", text=str(found[0].body), trust="external")
 
-    monkeypatch.setattr(expanding, "_from_above", unruly)
+    monkeypatch.setattr(expand, "_from_above", unruly)
     with pytest.raises(AssertionError):
         test_evidence_from_above_that_a_pack_showed_can_be_read_on(hf, frame)

@@ -10,8 +10,8 @@ import pytest
 
 from bench.counting import Counts, counting
 from holdfast import CallNotFound, Holdfast, InvalidValue, NewerSchema, NotFound, Settings
-from holdfast.flow.change import Decided, append
-from holdfast.flow.context import packed
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.packs import manifest
 from holdfast.records.events.calls import PackedPiece
 from holdfast.records.events.envelope import Draft
 from holdfast.records.ids import ulid_text
@@ -97,7 +97,7 @@ def test_only_calls_that_were_given_a_pack_have_one(tmp_path: Path, monkeypatch:
                 chat.pack_at(bad)  # type: ignore[arg-type]
         with pytest.raises(CallNotFound):
             hf.tenant("other").index.pack_at(call)
-        monkeypatch.setattr(packed, "RENDERER", 2)
+        monkeypatch.setattr(manifest, "RENDERER", 2)
         later = chat.begin_model_call(chat.pack())
         with pytest.raises(NewerSchema):
             chat.pack_at(later)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.compaction import worded
+from holdfast.core.compaction import summary
 from holdfast.core.compaction.custom import chosen_by, segments_of
-from holdfast.core.compaction.passages import PASSAGE, of_messages, remembered
 from holdfast.core.compaction.state_extract import MOST, as_text, extracted
 from holdfast.core.compaction.strategies import Item, by_policy, by_priority, policy_of, priority_of, rounds_within
+from holdfast.core.compaction.summary import PASSAGE, of_messages, remembered
 from holdfast.errors import InvalidValue, StrategyFailed
 from holdfast.records.compaction import POLICY_PRIORITY
 from holdfast.records.frames import PRIORITY_SCORE
@@ -150,20 +150,20 @@ def test_by_policy_texts_are_shortened_before_they_are_left_out() -> None:
         said("user", f"keep {long}", pinned=True),
         said("user", "and now?"),
     ]
-    whole = worded.by_policy(messages, 10_000, words)
+    whole = summary.by_policy(messages, 10_000, words)
     assert whole.level == CompactionLevel.LIGHT
     assert "rows" in whole.text
     assert "keep" not in whole.text, "what is pinned is shown as itself"
-    first = worded.by_policy(messages, 500, words)
+    first = summary.by_policy(messages, 500, words)
     assert first.level == CompactionLevel.AGGRESSIVE
     assert first.text.startswith("[1 earlier message left out]")
     assert "rows" not in first.text
     assert "draft" in first.text
-    second = worded.by_policy(messages, 300, words)
+    second = summary.by_policy(messages, 300, words)
     assert "draft" in second.text
     assert long.strip() in second.text, "what is normal is still whole"
     assert "characters left out" in second.text
-    last = worded.by_policy(messages, 0, words)
+    last = summary.by_policy(messages, 0, words)
     assert last.text == "[4 earlier messages left out]"
 
 
@@ -172,7 +172,7 @@ def test_what_is_told_of_older_messages_is_within_its_limit() -> None:
     for _ in range(volume(60, 2_000)):
         messages = conversation(rng, turns=rng.randint(1, 8), pinned=True)
         messages = [replace(one, policy=rng.choice([None, *POLICIES[1:]])) for one in messages]
-        for way in (worded.by_policy, worded.by_priority):
+        for way in (summary.by_policy, summary.by_priority):
             most = rng.randint(5, 400)
             told = way(messages, most, words)
             assert words(told.text) <= max(most, 5), way
@@ -222,7 +222,7 @@ def test_a_state_is_always_the_same_bounded_and_taken_from_the_messages() -> Non
 def test_what_was_erased_is_in_no_state_and_in_no_words() -> None:
     gone = [replace(message, content="[erased]", erased=True) for message in TALK]
     assert extracted(gone) == {}
-    assert worded.by_policy(gone, 1_000, words).text == "[5 earlier messages left out]"
+    assert summary.by_policy(gone, 1_000, words).text == "[5 earlier messages left out]"
 
 
 # strategies of the caller's own

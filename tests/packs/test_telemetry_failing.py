@@ -12,12 +12,13 @@ import pytest
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from holdfast import connect, telemetry
+from holdfast import connect
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.flow import telling
+from holdfast.extras import opentelemetry
+from holdfast.extras.opentelemetry import OpenTelemetry
+from holdfast.flow.journal import telemetry as journal_telemetry
 from holdfast.records.packs import Packed
 from holdfast.records.usage import Usage
-from holdfast.telemetry import OpenTelemetry
 
 from .tracing_kit import CALL, SECRET, Traced, secret_pack
 
@@ -98,35 +99,35 @@ KINDS = ["start", "end", "exporter", "tracer", "enter", "add", "exit", "swallow"
 def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: Packed) -> None:
     ports = broken(kind).ports
     done = []
-    with telling.packing(ports) as tell:
+    with journal_telemetry.packing(ports) as tell:
         tell(packed)
         done.append("packed")
-    with pytest.raises(ValueError, match="of the pack"), telling.packing(ports):
+    with pytest.raises(ValueError, match="of the pack"), journal_telemetry.packing(ports):
         raise ValueError("of the pack")
-    telling.call_begun(ports, CALL, model="gpt-5", packed=packed)
-    telling.call_ended(ports, CALL, usage=Usage(input=1), error="Timeout")
-    telling.told(ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.call_begun(ports, CALL, model="gpt-5", packed=packed)
+    journal_telemetry.call_ended(ports, CALL, usage=Usage(input=1), error="Timeout")
+    journal_telemetry.told(ports, "holdfast.appended", {"messages": 1})
     assert done == ["packed"]
 
 
 def test_telemetry_that_fails_is_warned_about_without_its_words() -> None:
     with pytest.warns(RuntimeWarning, match=r"^Telemetry failed: RuntimeError\.$") as caught:
-        telling.call_begun(broken("begin").ports, CALL)
+        journal_telemetry.call_begun(broken("begin").ports, CALL)
     assert SECRET not in str(caught[0].message)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_made_an_error_breaks_nothing_either() -> None:
-    telling.call_begun(broken("begin").ports, CALL)
+    journal_telemetry.call_begun(broken("begin").ports, CALL)
 
 
 def test_without_telemetry_nothing_is_told(packed: Packed) -> None:
     ports = connect.connect("memory:")
-    with telling.packing(ports) as tell:
+    with journal_telemetry.packing(ports) as tell:
         tell(packed)
-    telling.call_begun(ports, CALL)
-    telling.call_ended(ports, CALL)
-    telling.told(ports, "holdfast.appended", {})
+    journal_telemetry.call_begun(ports, CALL)
+    journal_telemetry.call_ended(ports, CALL)
+    journal_telemetry.told(ports, "holdfast.appended", {})
 
 
 # the package
@@ -138,7 +139,7 @@ def test_holdfast_does_not_import_opentelemetry() -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "trace", None)
+    monkeypatch.setattr(opentelemetry, "trace", None)
     with pytest.raises(Unsupported, match=r"pip install 'holdfast\[otel\]'"):
         OpenTelemetry()
 
@@ -150,15 +151,15 @@ def test_what_cannot_trace_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_without_a_provider_it_is_the_applications() -> None:
-    telling.told(Traced(OpenTelemetry()).ports, "holdfast.appended", {"messages": 1})
+    journal_telemetry.told(Traced(OpenTelemetry()).ports, "holdfast.appended", {"messages": 1})
 
 
 def test_a_guard_that_is_missing_is_noticed(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bare(self: telling.SafeSpan) -> telling.SafeSpan:
+    def bare(self: journal_telemetry.SafeSpan) -> journal_telemetry.SafeSpan:
         self._span = self._telemetry.span(self._name, self._attributes)
         self._add = self._span.__enter__()
         return self
 
-    monkeypatch.setattr(telling.SafeSpan, "__enter__", bare)
+    monkeypatch.setattr(journal_telemetry.SafeSpan, "__enter__", bare)
     with pytest.raises(RuntimeError):
         test_telemetry_that_fails_breaks_neither_pack_nor_call("start", packed)

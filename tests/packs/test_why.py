@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, InvalidValue, Session, Trace
-from holdfast.core.tracing import Fact, Look
-from holdfast.flow.context import foreseeing, glimpsing, sighting, tracing
-from holdfast.flow.context.glimpsing import Glimpses
+from holdfast.core.packs.trace import Fact, Look
+from holdfast.flow.packs import trace as pack_trace
+from holdfast.flow.packs import trace_packs, trace_sources
+from holdfast.flow.packs.trace_packs import Glimpses
 from tests.packs.traced import Facts, by_fours, talk
 from tests.scale import seeded, volume
 
@@ -332,7 +333,7 @@ def test_a_text_of_any_kind_is_data(chat: Session) -> None:
 
 def test_beyond_what_is_read_the_index_knows_where_to_look(chat: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(chat, 20)
-    monkeypatch.setattr(sighting, "SCANNED", 8)
+    monkeypatch.setattr(trace_sources, "SCANNED", 8)
     trace = chat.why(NUTS)
     assert trace.found == ("m2",)
     assert trace.left is not None
@@ -344,7 +345,7 @@ def test_of_very_many_packs_the_newest_are_looked_at_and_that_is_said(
     chat: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = talk(chat, 12)
-    monkeypatch.setattr(tracing, "MOST_PACKS", 5)
+    monkeypatch.setattr(pack_trace, "MOST_PACKS", 5)
     trace = chat.why(NUTS)
     assert [one.call for one in trace.appearances] == calls[-5:]
     assert trace.note is not None
@@ -356,8 +357,8 @@ def test_what_several_packs_show_is_read_once(chat: Session, monkeypatch: pytest
     chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", pinned=True)
     talk(chat, 12)
     read: list[Any] = []
-    original = glimpsing.messages_of
-    monkeypatch.setattr(glimpsing, "messages_of", lambda *args: read.append(args[-1]) or original(*args))
+    original = trace_packs.messages_of
+    monkeypatch.setattr(trace_packs, "messages_of", lambda *args: read.append(args[-1]) or original(*args))
     trace = chat.why("the code is 7719")
     assert {one.state for one in trace.appearances} == {"shortened"}
     assert len(trace.appearances) == 12
@@ -442,13 +443,13 @@ def repeated_is_called_covered(patch: pytest.MonkeyPatch) -> None:
 
 
 def taken_back_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sighting, "stands", lambda row, segment: False)
+    patch.setattr(trace_sources, "stands", lambda row, segment: False)
 
 
 def only_the_index_is_asked(patch: pytest.MonkeyPatch) -> None:
     """Words in a long tool output that the index does not know are missed."""
-    patch.setattr(sighting, "SCANNED", 0)
-    patch.setattr(sighting, "search_line", lambda *args: [])
+    patch.setattr(trace_sources, "SCANNED", 0)
+    patch.setattr(trace_sources, "search_line", lambda *args: [])
 
 
 def brief_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -456,8 +457,8 @@ def brief_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def now_is_the_whole_line(patch: pytest.MonkeyPatch) -> None:
-    original = foreseeing._asked
-    patch.setattr(foreseeing, "_asked", lambda *args: replace(original(*args), budget=90_000))
+    original = trace_packs._asked
+    patch.setattr(trace_packs, "_asked", lambda *args: replace(original(*args), budget=90_000))
 
 
 @pytest.mark.parametrize(

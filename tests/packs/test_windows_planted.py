@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.pack import pieces
-from holdfast.flow.context import packed, recent
-from holdfast.flow.context.recent import Ending
+from holdfast.core.packs import manifest
+from holdfast.flow.packs import manifest as pack_manifest
+from holdfast.flow.packs import recent
+from holdfast.flow.packs.recent import Ending
 from tests.packs import test_cached_share as cached
 from tests.packs import test_remembered_windows as remembered
 from tests.packs.interleaved import interleaved
@@ -140,17 +141,17 @@ def test_a_memory_that_never_looks_is_caught(tmp_path: Path, monkeypatch: pytest
 
 
 def gaps_in_what_is_cached_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    same = pieces._same
+    same = manifest._same
     anything = {("session/s/thread/main", at): ("session/s/thread/main", at + 2) for at in range(99)}
-    patch.setattr(pieces, "_same", lambda piece, origin, reached, follows: same(piece, origin, reached, anything))
+    patch.setattr(manifest, "_same", lambda piece, origin, reached, follows: same(piece, origin, reached, anything))
 
 
 def the_rest_of_what_was_there_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pieces, "_is_of", lambda piece, segment: False)
+    patch.setattr(manifest, "_is_of", lambda piece, segment: False)
 
 
 def erased_texts_are_said_to_be_cached(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packed, "erased_since", lambda ports, acting, cursor: False)
+    patch.setattr(pack_manifest, "erased_since", lambda ports, acting, cursor: False)
 
 
 CACHED: list[tuple[Plant, Callable[[Holdfast], None]]] = [

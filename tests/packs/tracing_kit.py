@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import holdfast
 from holdfast import connect
-from holdfast.model.models import KnownModels
+from holdfast.extras.opentelemetry import OpenTelemetry
+from holdfast.model.registry import KnownModels
 from holdfast.ports import Ports, Telemetry
 from holdfast.records.packs import Packed
-from holdfast.telemetry import OpenTelemetry
 
 SECRET = "her daughter is allergic to nuts, said Berta"
 CALL = "01JAZZ0000000000000000000A"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.fetching import HttpsFetcher
+from holdfast.extras.https import HttpsFetcher
 
 HOST = "docs.example.com"
 PUBLIC = "93.184.216.34"

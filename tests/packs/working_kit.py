@@ -9,8 +9,8 @@ from typing import Any
 
 import holdfast
 from holdfast import ContextPack, Holdfast, HoldfastError, Session
-from holdfast.core.wire.reading import read
-from holdfast.flow.stack import saying
+from holdfast.core.wire.read import read
+from holdfast.flow.frames import messages as frame_messages
 from holdfast.ports import Acting
 from holdfast.records.frames import Limits
 from holdfast.records.messages import Message, ToolCallResult
@@ -180,7 +180,7 @@ class AtWork:
     def murmur(self) -> None:
         """Something said in a frame."""
         frame = self.random.choice(self.frames)
-        saying.append(self.hf._ports, self.hf._acting, frame, read(self.words(30)))
+        frame_messages.append(self.hf._ports, self.hf._acting, frame, read(self.words(30)))
 
     def rename(self) -> None:
         self.hf.index.update_frame(self.random.choice(self.frames), goal=self.words(30))

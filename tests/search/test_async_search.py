@@ -13,12 +13,11 @@ import pytest
 
 import holdfast
 from holdfast import Refused
-from holdfast.aio import embedding as async_embedding
-from holdfast.aio import loops
-from holdfast.aio.embedding import EmbedderOnALoop, embedder_on_a_loop
+from holdfast.aio import callbacks as async_embedding
+from holdfast.aio.callbacks import EmbedderOnALoop, embedder_on_a_loop
+from holdfast.aio.executor import SHORT
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.state import open_store_async
-from holdfast.aio.threads import SHORT
 from holdfast.client.state import open_store
 from tests.conversations.looped import play
 
@@ -260,9 +259,9 @@ def test_a_write_that_is_cancelled_while_it_is_embedded_is_carried_out(tmp_path:
 
 
 def test_a_loop_that_stops_is_not_waited_for_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    noticed, stopped = threading.Event(), loops._stopped
-    monkeypatch.setattr(loops, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(loops, "_stopped", lambda what: noticed.set() or stopped(what))
+    noticed, stopped = threading.Event(), async_embedding._stopped
+    monkeypatch.setattr(async_embedding, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(async_embedding, "_stopped", lambda what: noticed.set() or stopped(what))
     asked: list[asyncio.Event] = []
     held = True
 

@@ -14,13 +14,12 @@ from typing import Any
 import numpy
 import pytest
 
-from holdfast import vectors
 from holdfast.errors import InvalidValue, Unavailable, Unsupported
+from holdfast.model.embedder_check import MOST_CHARACTERS, CheckedEmbedder
 from holdfast.model.embedders import EndpointEmbedder, embedder, similarities
-from holdfast.model.embedding import MOST_CHARACTERS, CheckedEmbedder
-from holdfast.model.embedding_folder import wordllama_plan
-from holdfast.model.embedding_weights import WeightsEmbedder
+from holdfast.model.embedding_local import WeightsEmbedder, wordllama_plan
 from holdfast.ports import Embedder
+from holdfast.sqlite import vectors
 
 NEAR = [
     ("I lost my credit card", "my bank card is missing", "the recipe needs two eggs"),
@@ -80,7 +79,7 @@ def test_wordllama_finds_what_is_meant_without_a_network_and_the_same_every_time
 def test_wordllama_is_loaded_once_and_its_package_is_never_imported() -> None:
     assert embedder("wordllama") is embedder("wordllama")
     code = (
-        "import sys, holdfast.model.embedders as e, holdfast.vectors;"
+        "import sys, holdfast.model.embedders as e, holdfast.sqlite.vectors;"
         "ours = e.embedder('wordllama'); ours.name; print('numpy' in sys.modules, 'tokenizers' in sys.modules);"
         "ours.embed(['x']); print('numpy' in sys.modules, 'wordllama' in sys.modules)"
     )

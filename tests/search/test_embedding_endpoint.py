@@ -13,8 +13,8 @@ from holdfast.errors import HoldfastError, InvalidValue, Unavailable
 from holdfast.model import embedding_endpoint
 from holdfast.model.embedders import embedder
 from holdfast.model.embedding_endpoint import CHARACTERS_AT_ONCE, TEXTS_AT_ONCE, EndpointEmbedder
+from holdfast.sqlite.vectors import packed
 from holdfast.testing.clock import FrozenClock
-from holdfast.vectors import packed
 from tests.search.embedding_server import Answer, EmbeddingServer, embedded, embedding_server, numbers_of
 
 KEY = "sk-live-4f9c2b7788aa"

@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from holdfast.errors import InvalidValue, Unavailable
-from holdfast.model import embedding_bert
+from holdfast.model import embedding_local
+from holdfast.model.embedder_check import CheckedEmbedder
 from holdfast.model.embedders import embedder
-from holdfast.model.embedding import CheckedEmbedder
-from holdfast.model.embedding_bert import Bert
-from holdfast.vectors import packed
+from holdfast.model.embedding_local import Bert
+from holdfast.sqlite.vectors import packed
 from tests.forked import in_child
 from tests.search.tiny_models import PLACES, SIZE, WORDS, reference, write_bert, write_tokenizer
 
@@ -57,7 +57,7 @@ def test_a_bert_reads_no_more_tokens_than_its_folder_says(tmp_path: Path) -> Non
 
 
 def test_texts_in_many_batches_are_in_their_own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_bert, "TOKENS_AT_ONCE", 12)
+    monkeypatch.setattr(embedding_local, "TOKENS_AT_ONCE", 12)
     check_against_reference(loaded(write_bert(tmp_path)))
 
 

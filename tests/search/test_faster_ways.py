@@ -9,10 +9,10 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.flow.state import likeness
-from holdfast.flow.state.likeness import Blocks, Likeness, grown, size_of
-from holdfast.journal.sqlite import texts
-from holdfast.vectors import packed, similarities
+from holdfast.flow.state import vectors
+from holdfast.flow.state.vectors import Blocks, Likeness, grown, size_of
+from holdfast.journal.sqlite import search as sqlite_search
+from holdfast.sqlite.vectors import packed, similarities
 from tests.scale import seeded, volume
 
 COUNT, DIMENSIONS = volume(60, 600), 5
@@ -38,9 +38,9 @@ def _in_parts(rows: list[tuple[int, bytes]]) -> Blocks:
 
 @pytest.fixture(params=["numpy", "plain"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(likeness, "ROWS", 7)
+    monkeypatch.setattr(vectors, "ROWS", 7)
     if request.param == "plain":
-        monkeypatch.setattr(likeness, "numpy_or_none", lambda: None)
+        monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
     return str(request.param)
 
 
@@ -109,12 +109,12 @@ def test_whether_the_place_is_named_changes_no_answer(
 ) -> None:
     usual = _answers(hf)
     assert any(usual)
-    monkeypatch.setattr(texts, "MOSTLY", share)
+    monkeypatch.setattr(sqlite_search, "MOSTLY", share)
     assert _answers(hf) == usual
 
 
 def test_an_answer_of_another_place_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = hf.session("little").search("invoice")
-    monkeypatch.setattr(texts, "MOSTLY", 0.0)
-    monkeypatch.setattr("holdfast.journal.texts.admits", lambda search, hit: hit.event.type == "message.appended")
+    monkeypatch.setattr(sqlite_search, "MOSTLY", 0.0)
+    monkeypatch.setattr("holdfast.journal.text_index.admits", lambda search, hit: hit.event.type == "message.appended")
     assert hf.session("little").search("invoice") != usual

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast import Finding
-from holdfast.fts import TextIndex
-from holdfast.journal.sqlite import checking
+from holdfast.journal.sqlite import check
+from holdfast.sqlite.fts import TextIndex
 
 
 def checked_after_merging(path: Path) -> tuple[Finding, ...]:
@@ -33,5 +33,5 @@ def test_a_check_by_what_is_remembered_would_be_seen(tmp_path: Path, monkeypatch
         def match(self, *given: object) -> list[tuple[int, float]]:
             return []
 
-    monkeypatch.setattr(checking, "TextIndex", Asleep)
+    monkeypatch.setattr(check, "TextIndex", Asleep)
     assert [one.kind for one in checked_after_merging(tmp_path / "a.db")] == ["pages"]

@@ -10,11 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Session, Settings
-from holdfast.core.search.searchable import INDEXED_CHARS
-from holdfast.flow.state.searching import search_line
-from holdfast.fts import TextIndex
-from holdfast.journal import memory_finding
-from holdfast.journal.sqlite import texts
+from holdfast.core.search.documents import INDEXED_CHARS
+from holdfast.flow.state.search import search_line
+from holdfast.journal.memory import read
+from holdfast.journal.sqlite import search
+from holdfast.sqlite.fts import TextIndex
 from holdfast.testing.clock import FrozenClock
 
 IN_THE_DATABASE, IN_A_FILE = 210_000, 300_000
@@ -210,8 +210,8 @@ def test_ordinary_appends_ask_for_no_body(hf: Holdfast, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(module, name, spy)
 
-    noted(texts, "_beginning")
-    noted(memory_finding.MemoryFinding, "_beginning")
+    noted(search, "_beginning")
+    noted(read.MemoryFinding, "_beginning")
     chat = hf.session("s")
     chat.append("One.", files=[("a.bin", b"\0" * 300_000)])
     chat.append(["Two.", "x" * 100_000])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core.search.searchable import INDEXED_CHARS, MOST_PIECES, PIECE, pieces
-from holdfast.flow.state import likeness, meaning
+from holdfast.core.search.documents import INDEXED_CHARS, MOST_PIECES, PIECE, pieces
+from holdfast.flow.state import vectors
 from tests.scale import seeded, volume
 
 
@@ -39,11 +39,11 @@ def _first_found(folder: Path) -> str:
 
 def test_one_apt_sentence_in_a_long_message_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(_first_found(tmp_path)) > 1_000
-    monkeypatch.setattr(meaning, "pieces", lambda text: [text])
+    monkeypatch.setattr(vectors, "pieces", lambda text: [text])
     (tmp_path / "whole").mkdir()
     assert len(_first_found(tmp_path / "whole")) < 100, "as a whole it means a little of everything"
 
 
 def test_pieces_count_the_same_without_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likeness, "numpy_or_none", lambda: None)
+    monkeypatch.setattr(vectors, "numpy_or_none", lambda: None)
     assert len(_first_found(tmp_path)) > 1_000

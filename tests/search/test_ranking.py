@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.search import ranking
-from holdfast.core.search.ranking import Candidate, rank
+from holdfast.core.search import rank
+from holdfast.core.search.rank import Candidate, rank_hits
 from tests.scale import volume
 
 SHORT, LONG = 100.0, 2_000.0
@@ -49,9 +49,9 @@ def line(*scores: float, session: str = "a", name: str = "main") -> list[Candida
 
 def check_order(given: list[Candidate], other: list[Candidate]) -> None:
     named = frozenset({"Ann"})
-    found = rank(given, mean_length=SHORT, speakers_named=named, limit=100)
-    assert found == rank(other, mean_length=SHORT, speakers_named=named, limit=100)
-    assert rank(given, mean_length=SHORT, speakers_named=named, limit=3) == found[:3]
+    found = rank_hits(given, mean_length=SHORT, speakers_named=named, limit=100)
+    assert found == rank_hits(other, mean_length=SHORT, speakers_named=named, limit=100)
+    assert rank_hits(given, mean_length=SHORT, speakers_named=named, limit=3) == found[:3]
     scores = [score for _, score in found]
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score <= 1 for score in scores)
@@ -69,8 +69,8 @@ def test_the_order_does_not_depend_on_how_candidates_are_given(both: tuple[list[
 def test_an_order_by_arrival_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     equal = [Candidate(id=number, text=1.0) for number in range(3)]
     check_order(equal, equal[::-1])
-    real = ranking._own
-    monkeypatch.setattr(ranking, "_own", lambda given, weight: [s - i / 9 for i, s in enumerate(real(given, weight))])
+    real = rank._own
+    monkeypatch.setattr(rank, "_own", lambda given, weight: [s - i / 9 for i, s in enumerate(real(given, weight))])
     with pytest.raises(AssertionError):
         check_order(equal, equal[::-1])
 
@@ -81,33 +81,33 @@ def test_equals_are_shown_newest_first_then_by_number() -> None:
         Candidate(id=3, text=1.0, newest=9),
         Candidate(id=2, text=1.0, newest=5),
     ]
-    assert ids(rank(given, mean_length=SHORT, limit=9)) == [3, 1, 2]
+    assert ids(rank_hits(given, mean_length=SHORT, limit=9)) == [3, 1, 2]
 
 
 def test_words_count_twice_as_much_as_vectors_each_measured_by_its_best() -> None:
     given = [Candidate(id=1, text=1e-6, cosine=0.1), Candidate(id=2, text=0.4e-6, cosine=0.8)]
-    assert ids(rank(given, mean_length=SHORT, limit=9)) == [1, 2]
-    assert ids(rank(given, mean_length=SHORT, vector_weight=1.0, limit=9)) == [2, 1]
-    assert ids(rank(given, mean_length=SHORT, vector_weight=0.0, limit=9)) == [1, 2]
+    assert ids(rank_hits(given, mean_length=SHORT, limit=9)) == [1, 2]
+    assert ids(rank_hits(given, mean_length=SHORT, vector_weight=1.0, limit=9)) == [2, 1]
+    assert ids(rank_hits(given, mean_length=SHORT, vector_weight=0.0, limit=9)) == [1, 2]
 
 
 def test_scores_too_small_for_arithmetic_are_scores() -> None:
     tiny = 5e-324
-    assert rank([Candidate(id=1, text=tiny, cosine=tiny)], mean_length=SHORT, limit=5) == [(1, 1.0)]
+    assert rank_hits([Candidate(id=1, text=tiny, cosine=tiny)], mean_length=SHORT, limit=5) == [(1, 1.0)]
 
 
 def check_context() -> None:
     """A weak match beside a strong one is better than the same match elsewhere, unless messages are long."""
     given = line(0, 0, 1.0, 0.4, 0, 0, 0, 0.45)
-    assert ids(rank(given, mean_length=SHORT, limit=2)) == [3, 4]
-    assert ids(rank(given, mean_length=LONG, limit=2)) == [3, 8]
+    assert ids(rank_hits(given, mean_length=SHORT, limit=2)) == [3, 4]
+    assert ids(rank_hits(given, mean_length=LONG, limit=2)) == [3, 8]
 
 
 def test_what_stands_beside_a_match_counts_where_messages_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     check_context()
     for name, value in (("NEIGHBOURS", ()), ("SHORT", 1_000_000)):
         with monkeypatch.context() as patch:
-            patch.setattr(ranking, name, value)
+            patch.setattr(rank, name, value)
             with pytest.raises(AssertionError):
                 check_context()
 
@@ -119,27 +119,27 @@ def check_sessions() -> None:
         Candidate(id=10 + one.id, text=one.text / 2, line="two", position=one.position, session="b", newest=99)
         for one in line(0, 0, 0, 0, 1.0)
     ]
-    assert ids(rank([*near, *far], mean_length=SHORT, limit=9))[:1] == [1]
-    found = ids(rank([*near, *far], mean_length=SHORT, limit=9))
+    assert ids(rank_hits([*near, *far], mean_length=SHORT, limit=9))[:1] == [1]
+    found = ids(rank_hits([*near, *far], mean_length=SHORT, limit=9))
     assert found.index(5) < found.index(15)
 
 
 def test_a_session_that_fits_lifts_all_its_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     check_sessions()
-    monkeypatch.setattr(ranking, "SESSION", 0.0)
+    monkeypatch.setattr(rank, "SESSION", 0.0)
     with pytest.raises(AssertionError):
         check_sessions()
 
 
 def test_a_message_is_no_answer_only_because_its_session_fits() -> None:
-    assert ids(rank(line(1.0, 0, 0, 0, 0), mean_length=SHORT, limit=9)) == [1, 2, 3]
+    assert ids(rank_hits(line(1.0, 0, 0, 0, 0), mean_length=SHORT, limit=9)) == [1, 2, 3]
 
 
 def test_what_has_no_line_has_no_context() -> None:
     given = [Candidate(id=one.id, text=one.text, position=one.position, session="a") for one in line(1.0, 0.2, 0)]
-    assert rank(given, mean_length=SHORT, limit=9) == [(1, 1.0), (2, pytest.approx(0.2))]
+    assert rank_hits(given, mean_length=SHORT, limit=9) == [(1, 1.0), (2, pytest.approx(0.2))]
     apart = [*line(1.0), Candidate(id=2, line="other", position=2, session="a")]
-    assert ids(rank(apart, mean_length=SHORT, limit=9)) == [1]
+    assert ids(rank_hits(apart, mean_length=SHORT, limit=9)) == [1]
 
 
 def test_a_speaker_who_is_named_comes_first_and_a_question_last() -> None:
@@ -148,20 +148,20 @@ def test_a_speaker_who_is_named_comes_first_and_a_question_last() -> None:
         Candidate(id=2, text=1.0, speaker="Ann", newest=2),
         Candidate(id=3, text=1.0, asks=True, newest=4),
     ]
-    assert ids(rank(given, mean_length=SHORT, speakers_named=frozenset({"Ann"}), limit=9)) == [2, 1, 3]
+    assert ids(rank_hits(given, mean_length=SHORT, speakers_named=frozenset({"Ann"}), limit=9)) == [2, 1, 3]
 
 
 def test_salience_moves_a_score_by_a_fifth_at_most_and_none_is_the_middle() -> None:
     given = [Candidate(id=number, text=1.0, salience=value) for number, value in enumerate([0.0, 0.5, None, 1.0])]
-    found = dict(rank(given, mean_length=SHORT, limit=9))
+    found = dict(rank_hits(given, mean_length=SHORT, limit=9))
     assert found[1] == found[2]
     assert found[0] / found[1] == pytest.approx(0.8)
     assert found[3] / found[1] == pytest.approx(1.2)
     better = [Candidate(id=1, text=1.0, salience=0.0), Candidate(id=2, text=0.6, salience=1.0)]
-    assert ids(rank(better, mean_length=SHORT, limit=9)) == [1, 2]
+    assert ids(rank_hits(better, mean_length=SHORT, limit=9)) == [1, 2]
 
 
 def test_nothing_is_found_among_nothing() -> None:
-    assert rank([], mean_length=0, limit=5) == []
-    assert rank([Candidate(id=1, cosine=-0.5)], mean_length=SHORT, limit=5) == []
-    assert rank([Candidate(id=1, text=1.0)], mean_length=SHORT, limit=0) == []
+    assert rank_hits([], mean_length=0, limit=5) == []
+    assert rank_hits([Candidate(id=1, cosine=-0.5)], mean_length=SHORT, limit=5) == []
+    assert rank_hits([Candidate(id=1, text=1.0)], mean_length=SHORT, limit=0) == []

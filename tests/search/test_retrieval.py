@@ -10,7 +10,7 @@ from bench import retrieval
 from bench.retrieval import Question, Said, located, shares
 from bench.session_texts import text
 from holdfast.core.search import words
-from holdfast.flow.state import searching
+from holdfast.flow.state import search
 
 People = dict[str, list[Said]]
 
@@ -48,7 +48,7 @@ def test_the_source_is_among_the_first_five_by_words(monkeypatch: pytest.MonkeyP
     people, asked = questions()
     check(people, asked)
     check(*made())
-    monkeypatch.setattr(searching, "rank", lambda given, **_: [(one.id, 1.0) for one in given if one.text][-10:])
+    monkeypatch.setattr(search, "rank", lambda given, **_: [(one.id, 1.0) for one in given if one.text][-10:])
     with pytest.raises(AssertionError):
         check(people, asked)
 

@@ -215,7 +215,7 @@ def test_texts_are_embedded_once_and_again_only_when_they_change(tmp_path: Path)
 def test_a_hit_that_the_index_no_longer_stands_for_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.journal import texts
+    from holdfast.journal import text_index as texts
 
     monkeypatch.setattr(texts, "admits", lambda search, hit: True)
     with holdfast.open(tmp_path / "a.db") as hf, pytest.raises(AssertionError):

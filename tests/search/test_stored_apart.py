@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import Settings
-from holdfast.core.search import searchable
-from holdfast.journal import memory_finding
-from holdfast.journal.sqlite import texts
+from holdfast.core.search import documents
+from holdfast.journal.memory import read
+from holdfast.journal.sqlite import search
 from tests.scale import seeded, volume
 from tests.search.test_large_messages import opened
 
@@ -66,14 +66,14 @@ def test_nobody_sees_the_difference(tmp_path: Path) -> None:
 
 
 def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(searchable, "beginning_of", lambda body: "")
-    for module in (texts, memory_finding):
+    patch.setattr(documents, "beginning_of", lambda body: "")
+    for module in (search, read):
         patch.setattr(module, "beginning_of", lambda body: "")
 
 
 def results_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    known = searchable._stored
-    patch.setattr(searchable, "_stored", lambda content, beginning: list(known(content, beginning))[:1])
+    known = documents._stored
+    patch.setattr(documents, "_stored", lambda content, beginning: list(known(content, beginning))[:1])
 
 
 @pytest.mark.parametrize("plant", [nothing_is_read, results_are_left_out])

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import fts
 from holdfast.core.search import words
 from holdfast.core.search.words import terms
-from holdfast.fts import Passage, TextIndex
+from holdfast.sqlite import fts
+from holdfast.sqlite.fts import Passage, TextIndex
 from tests.scale import seeded, volume
 
 KNOWN = ["refund", "gloss", "tulip", "near", "place", "text", "prev", "plumb"]

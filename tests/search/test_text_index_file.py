@@ -10,7 +10,7 @@ import pytest
 
 from bench.session_texts import text as of_1_kb
 from holdfast.core.search import words
-from holdfast.fts import Passage, TextIndex
+from holdfast.sqlite.fts import Passage, TextIndex
 from tests.scale import seeded, volume
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import vectors
 from holdfast.errors import InvalidValue
 from holdfast.model.embedders import embedder
-from holdfast.vectors import similarities
+from holdfast.sqlite import vectors
+from holdfast.sqlite.vectors import similarities
 from tests.scale import seeded, volume
 from tests.search.test_embedders import by_letters
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.records.entries import EntryPage, Stored
-from holdfast.store.fs import FsStore
+from holdfast.store.fs.store import FsStore
 
 
 def entry(value: object, **fields: Any) -> Stored:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.entries import Stored
-from holdfast.store.fs import FsStore
+from holdfast.store.fs.store import FsStore
 
 CHANGES = ("open", "mkdir", "fsync", "replace", "unlink", "rmdir", "pwrite", "ftruncate")
 """What a write asks of the operating system. Before or after any of them a process can be killed."""

@@ -16,8 +16,7 @@ import pytest
 import holdfast
 from holdfast import AsyncState, AsyncStateStore, Closed, HoldfastError, StateReader
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.reading import AsyncReads, AsyncStateReader
-from holdfast.aio.state import open_store_async
+from holdfast.aio.state import AsyncReads, AsyncStateReader, open_store_async
 from holdfast.client.state import open_store
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.conversations.looped import counted, play

@@ -14,8 +14,8 @@ import pytest
 from holdfast import AsyncState, Conflict, KeyReused
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.state import State
-from holdfast.flow.state import keeping
-from holdfast.flow.state.journaled import JournaledStore
+from holdfast.flow.state import write as state_write
+from holdfast.flow.state.journal_store import JournaledStore
 from holdfast.testing.clock import FrozenClock
 from tests.conversations.looped import play
 from tests.scale import seeded, volume
@@ -164,7 +164,7 @@ def test_a_retry_while_the_first_call_is_still_under_way_is_given_its_answer(
 @pytest.mark.parametrize("call", ["sum", "expected"])
 def test_a_retry_that_looks_only_once_is_caught(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FrozenClock()
-    monkeypatch.setattr(keeping, "_once", lambda earlier, do: earlier() or do())
+    monkeypatch.setattr(state_write, "_once", lambda earlier, do: earlier() or do())
 
     async def test(hf: AsyncHoldfast) -> None:
         with pytest.raises(Conflict):

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.core.search.words import terms
 from holdfast.records.entries import Match, Wanted
-from holdfast.store import cozo_search as backend
+from holdfast.sqlite.vectors import packed, similarities
+from holdfast.store import cozo as backend
 from holdfast.store.cozo import CozoStore
-from holdfast.vectors import packed, similarities
 from tests.scale import seeded, volume
 from tests.stores.stories import entry
 

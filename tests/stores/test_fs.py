@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.errors import Closed, OutcomeUnknown, Refused, StorageFull, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, Wanted
-from holdfast.store import fs_files, fs_lock
-from holdfast.store.fs import FsStore
+from holdfast.store.fs import files, lock
+from holdfast.store.fs.store import FsStore
 from holdfast.store.memory import MemoryStore
 from tests.forked import as_nobody
 from tests.scale import seeded, volume
@@ -31,12 +31,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> FsStore:
 
 
 def test_it_does_what_the_store_in_memory_does(store: FsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs_files, "sync", lambda handle: None)  # Nobody cuts the power here.
+    monkeypatch.setattr(files, "sync", lambda handle: None)  # Nobody cuts the power here.
     same_as_memory(store, seeded("fs as memory"), volume(150, 5_000))
 
 
 def test_it_finds_what_the_store_in_memory_finds(store: FsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs_files, "sync", lambda handle: None)
+    monkeypatch.setattr(files, "sync", lambda handle: None)
     chance, plain = seeded("fs finds as memory"), MemoryStore(search=True)
     for key in map(str, range(40)):
         words = " ".join(chance.choices(["crab", "crabs", "river", "the", "Fluss", "日本"], k=3))
@@ -55,7 +55,7 @@ def test_versions_grow_whatever_the_clock_does_and_come_never_twice(
     store: FsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [store.put("global", "a", entry(1))]
-    monkeypatch.setattr(fs_lock.SystemClock, "now_ms", lambda self: 1_000)
+    monkeypatch.setattr(lock.SystemClock, "now_ms", lambda self: 1_000)
     for _ in range(3):
         seen.append(store.put("global", "a", entry(1)))
         store.drop("global", "a")
@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_the_old_value(store: FsStore, monkeypatch: pytest.Mo
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fs_files.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(StorageFull):
         store.put("global", "a", entry("new"))
     assert store.get("global", "a").value == b'"old"'  # type: ignore[union-attr]
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_open(
             raise OSError(5, "Input/output error")
         real(handle)
 
-    monkeypatch.setattr(fs_files.os, "fsync", failing)
+    monkeypatch.setattr(files.os, "fsync", failing)
     with pytest.raises(OutcomeUnknown):
         store.put("global", "a", entry("new"))
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, Refused
 from holdfast.records.entries import Stored
-from holdfast.store import fs_files, fs_format, fs_names
-from holdfast.store.fs import FsStore
+from holdfast.store.fs import files as fs_files
+from holdfast.store.fs import format as file_format
+from holdfast.store.fs.store import FsStore
 from tests.scale import volume
 from tests.stores.fs_kit import entry, files, listed
 
@@ -81,11 +82,11 @@ def cleaned(segment: str) -> str:
 
 @pytest.mark.parametrize(
     "wrong",
-    [cleaned, lambda segment: fs_names._ODD.sub(lambda found: found[0], segment) or "%empty"],
+    [cleaned, lambda segment: file_format._ODD.sub(lambda found: found[0], segment) or "%empty"],
     ids=["cleaned", "as it is"],
 )
 def test_names_that_are_not_encoded_are_noticed(wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs_names, "encoded", wrong)
+    monkeypatch.setattr(file_format, "encoded", wrong)
     with pytest.raises((AssertionError, Corrupt, Refused)):
         no_two_keys_share_a_name(tmp_path / "state")
 
@@ -93,11 +94,11 @@ def test_names_that_are_not_encoded_are_noticed(wrong: object, tmp_path: Path, m
 @settings(max_examples=volume(60, 5_000), deadline=None)
 @given(st.lists(keys, min_size=2, max_size=6, unique=True))
 def test_names_are_safe_and_say_their_key(some: list[str]) -> None:
-    paths = [fs_names.key_path(key) for key in some]
+    paths = [file_format.key_path(key) for key in some]
     assert len({tuple(name.casefold() for name in path) for path in paths}) == len(some)
     for key, path in zip(some, paths, strict=True):
         assert all(re.fullmatch(r"[a-zA-Z0-9%_-][a-zA-Z0-9%_.-]*", name) and len(name) <= 200 for name in path)
-        assert fs_names.digested(path) or fs_names.key_of(path) == key
+        assert file_format.digested(path) or file_format.key_of(path) == key
 
 
 def test_folders_mirror_scopes(tmp_path: Path) -> None:
@@ -169,8 +170,8 @@ def test_what_others_put_there_is_left_alone(store: FsStore) -> None:
 )
 def test_both_formats_give_back_what_was_written(value: object, kept: Stored, key: str) -> None:
     kept = msgspec.structs.replace(kept, value=msgspec.json.encode(value))
-    for kind in fs_names.SUFFIXES:
-        assert fs_format.read(kind, fs_format.written(kind, key, kept)) == (key, kept)
+    for kind in file_format.SUFFIXES:
+        assert file_format.read(kind, file_format.written(kind, key, kept)) == (key, kept)
 
 
 def test_a_text_is_the_body_of_its_markdown(tmp_path: Path) -> None:

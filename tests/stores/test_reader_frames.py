@@ -11,13 +11,13 @@ import pytest
 import holdfast
 from holdfast.client.state import State, StateReader, StateStore, open_store
 from holdfast.errors import Corrupt, EntryNotFound, HoldfastError
-from holdfast.flow.state import looking
-from holdfast.flow.state.journaled import JournaledStore
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.state import read_only
+from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import Stored
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.store_contract_kit import SCOPE
+from holdfast.testing.store_contract.fixtures import SCOPE
 
 
 def _everything_in(frame: Any) -> Iterator[object]:
@@ -115,5 +115,5 @@ def test_what_fails_inside_the_store_is_told_without_the_way_there() -> None:
 
 def test_a_view_of_a_view_is_no_deeper() -> None:
     with open_store("memory:") as store:
-        once = looking.read_only(store._storage)
-        assert looking.read_only(once) is once
+        once = read_only.read_only(store._storage)
+        assert read_only.read_only(once) is once

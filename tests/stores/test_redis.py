@@ -12,8 +12,7 @@ import pytest
 from holdfast.errors import Closed, InvalidValue, Unsupported
 from holdfast.records.entries import Edge, EdgeQuery, Wanted
 from holdfast.store import redis as backend
-from holdfast.store.redis import RedisStore
-from holdfast.store.redis_connection import Script
+from holdfast.store.redis import RedisStore, Script
 from tests.forked import in_child
 from tests.redis_server import running
 from tests.scale import seeded, volume

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, OutcomeUnknown, ReadOnly, StorageFull, Unavailable
-from holdfast.store import redis_connection
+from holdfast.store import redis
 from holdfast.store.redis import RedisStore
 from tests.redis_server import RedisServer, answering, running
 from tests.scale import volume
@@ -234,7 +234,7 @@ def test_what_the_driver_calls_differently_is_known_by_its_class() -> None:
     """Later servers say it outside of the script's own words, and the driver takes the word away."""
     from redis import exceptions
 
-    server = redis_connection.RedisConnection("redis://127.0.0.1:1")
+    server = redis.RedisConnection("redis://127.0.0.1:1")
     assert type(server._refusal(exceptions.OutOfMemoryError("command not allowed"))) is StorageFull
     assert type(server._refusal(exceptions.ReadOnlyError("You can't write"))) is ReadOnly
     assert type(server._failure(exceptions.BusyLoadingError("Redis is loading"), writes=True)) is Unavailable

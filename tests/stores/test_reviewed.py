@@ -10,11 +10,11 @@ import pytest
 import holdfast
 from holdfast.client.state import open_store
 from holdfast.errors import Corrupt, HoldfastError, InvalidValue, KeyReused, Unavailable
-from holdfast.flow.state import journaled, lifetimes
+from holdfast.flow.state import entry_events, journal_store
 from holdfast.records.entries import Direction, Lifetime, Reducer, Stored, Tier
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract_kit import SCOPE, ToyEmbedder, at_once, port_of
+from holdfast.testing.store_contract.fixtures import SCOPE, ToyEmbedder, at_once, port_of
 
 # what reducers keep
 
@@ -85,7 +85,7 @@ def test_a_deletion_without_a_key_that_finds_nothing_writes_nothing() -> None:
 
 
 def test_a_session_ends_with_more_entries_than_a_page_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetimes, "MAX_PAGE", 7)
+    monkeypatch.setattr(entry_events, "MAX_PAGE", 7)
     with holdfast.open("memory:") as hf:
         session = hf.session("s")
         for number in range(23):
@@ -159,7 +159,7 @@ def test_the_journal_notes_what_it_purged_and_keeps_what_was_written_anew(monkey
 
 
 def test_purging_goes_on_over_pages_and_over_what_was_erased(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journaled, "PURGED", 4)
+    monkeypatch.setattr(journal_store, "PURGED", 4)
     clock = FrozenClock()
     with holdfast.open("memory:", clock=clock) as hf:
         hf.as_user("ann").state("global").write("hers", "secret", ttl=1)

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import entries as rules
-from holdfast.core import graph
 from holdfast.core.entries import MISSING, Options
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import Edge, EdgeQuery
 from holdfast.records.scope import Scope
-from holdfast.testing.hostile_keys import ACCEPTED, BY_KIND, HOSTILE_KEYS, REFUSED
+from holdfast.testing.store_contract.hostile_keys import ACCEPTED, BY_KIND, HOSTILE_KEYS, REFUSED
 from tests.scale import seeded, volume
 
 JSON = st.recursive(
@@ -154,7 +153,7 @@ def edge(source: str, target: str, kind: str = "to") -> Edge:
     return Edge(scope="global", source=source, kind=kind, target_scope="global", target=target)
 
 
-def asking(edges: list[Edge], asked: list[EdgeQuery]) -> graph.Edges:
+def asking(edges: list[Edge], asked: list[EdgeQuery]) -> rules.Edges:
     """A backend's answers, in order and within the limit."""
     ordered = sorted(edges, key=lambda one: (one.source, one.kind, one.target))
 
@@ -169,27 +168,27 @@ def asking(edges: list[Edge], asked: list[EdgeQuery]) -> graph.Edges:
 def test_a_key_with_more_edges_than_an_answer_holds_loses_none() -> None:
     edges = [edge("hub", f"leaf{number:06}") for number in range(10_500)]
     asked: list[EdgeQuery] = []
-    reached = graph.traverse(asking(edges, asked), ("global", "hub"), 1, "out", (), 100_000)
+    reached = rules.traverse(asking(edges, asked), ("global", "hub"), 1, "out", (), 100_000)
     assert [one.key for one in reached] == [one.target for one in edges]
     assert len(asked) == 2
     exact = [edge("hub", f"leaf{number:06}") for number in range(10_000)]
-    assert len(graph.beside(asking(exact, asked), [("global", "hub")], "both", ())) == 10_000
+    assert len(rules.beside(asking(exact, asked), [("global", "hub")], "both", ())) == 10_000
 
 
 def test_many_keys_are_asked_for_in_few_questions_of_bounded_size() -> None:
     middle = [f"m{number:04}" for number in range(1_000)]
     edges = [edge("a", key) for key in middle] + [edge(key, "z") for key in middle]
     asked: list[EdgeQuery] = []
-    reached = graph.traverse(asking(edges, asked), ("global", "a"), 5, "out", (), 100_000)
+    reached = rules.traverse(asking(edges, asked), ("global", "a"), 5, "out", (), 100_000)
     assert [(one.key, one.depth) for one in reached] == [(key, 1) for key in middle] + [("z", 2)]
-    assert max(len(query.keys) for query in asked) <= graph.MOST_KEYS
+    assert max(len(query.keys) for query in asked) <= rules.MOST_KEYS
     assert len(asked) <= 6
 
 
 def test_a_limit_ends_a_walk_before_it_has_seen_everything() -> None:
     chain = [edge(f"k{number:03}", f"k{number + 1:03}") for number in range(60)]
     asked: list[EdgeQuery] = []
-    reached = graph.traverse(asking(chain, asked), ("global", "k000"), 64, "out", (), 3)
+    reached = rules.traverse(asking(chain, asked), ("global", "k000"), 64, "out", (), 3)
     assert [one.key for one in reached] == ["k001", "k002", "k003"]
     assert len(asked) == 3
 
@@ -201,6 +200,6 @@ def test_walks_do_not_depend_on_the_order_of_answers() -> None:
         shuffled = random.sample(edges, len(edges))
         for direction in ("out", "in", "both"):
             one, other = (
-                graph.traverse(asking(some, []), ("global", "a"), 4, direction, (), 100) for some in (edges, shuffled)
+                rules.traverse(asking(some, []), ("global", "a"), 4, direction, (), 100) for some in (edges, shuffled)
             )
             assert one == other

@@ -9,11 +9,10 @@ from random import Random
 
 import pytest
 
-from holdfast import vectors
 from holdfast.core.search.words import terms
 from holdfast.records.entries import Match, Wanted
+from holdfast.sqlite import vectors
 from holdfast.store import sqlite as backend
-from holdfast.store import sqlite_vectors
 from holdfast.store.sqlite import SqliteStore
 from tests.scale import seeded, volume
 from tests.stores.stories import entry
@@ -135,9 +134,9 @@ def test_vectors_that_are_out_of_date_are_noticed(
     if bug == "no filter by embedder":
         edited = {**backend.queries()}
         edited["vectors"] = edited["vectors"].replace("embedder = ?3", "?3 IS NOT NULL")
-        monkeypatch.setattr(sqlite_vectors, "queries", lambda: edited)
+        monkeypatch.setattr(backend, "queries", lambda: edited)
     else:
-        real = sqlite_vectors.Place
+        real = backend.Place
         wrong = (lambda id, name, newest, reset: real(id, name, 1, 0)) if "read" in bug else (
             lambda id, name, newest, reset: real(id, name, newest, 0)
         )  # fmt: skip
@@ -154,7 +153,7 @@ def test_without_numpy_the_same_are_found(store: SqliteStore, monkeypatch: pytes
     store.put("user/1", "zero", entry(vector=bytes(SIZE), embedder="e"))
     questions = [Wanted(now=0, terms=("crab",), vector=vector(chance), embedder="e", limit=9) for _ in range(5)]
     before = [shown(store.search("user/1", wanted)) for wanted in questions]
-    for module in (vectors, sqlite_vectors):
+    for module in (vectors, backend):
         monkeypatch.setattr(module, "numpy_or_none", lambda: None)
     store._vectors._known.clear()
     for wanted, known in zip(questions, before, strict=True):
@@ -181,7 +180,7 @@ def test_both_kinds_of_match_are_united_with_both_scores(store: SqliteStore) -> 
 
 def test_memory_for_vectors_has_a_cap(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded("cap")
-    monkeypatch.setattr(sqlite_vectors, "CACHED_BYTES", 3_000)
+    monkeypatch.setattr(backend, "CACHED_BYTES", 3_000)
     for scope in range(6):
         for number in range(10):
             store.put(f"user/{scope}", f"k{number}", entry(vector=vector(chance), embedder="e"))

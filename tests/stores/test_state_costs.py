@@ -14,13 +14,13 @@ from bench.counting import counting
 from bench.counts import difference
 from holdfast.client.state import State, open_store
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.flow.change import Decided, append
-from holdfast.flow.state.entries import linked_draft, stored_entry, written_draft
-from holdfast.flow.state.journaled import JournaledStore
-from holdfast.journal import state_in_memory
-from holdfast.journal.sqlite import state as in_sqlite
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.state.entry_events import linked_draft, stored_entry, written_draft
+from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.journal.memory import tables as memory_tables
+from holdfast.journal.sqlite import rows as in_sqlite
 from holdfast.records.entries import Edge, Stored
-from holdfast.testing.store_contract_kit import SCOPE, port_of
+from holdfast.testing.store_contract.fixtures import SCOPE, port_of
 from tests.scale import volume
 
 APART = 10
@@ -90,7 +90,7 @@ def _edge(source: str, target: str) -> Edge:
 
 def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    revisions = state_in_memory.revisions
+    revisions = memory_tables.revisions
 
     def noting(tables: Any, tenant: str, stream: str, key: str, before: int) -> list[int]:
         looked.append(len(tables.history(tenant, stream, key)))
@@ -99,10 +99,10 @@ def test_a_write_in_memory_looks_at_its_own_key_alone(monkeypatch: pytest.Monkey
             return revisions(tables, tenant, stream, key, before)
         finally:
             monkeypatch.undo()
-            monkeypatch.setattr(state_in_memory, "revisions", noting)
+            monkeypatch.setattr(memory_tables, "revisions", noting)
 
     with holdfast.open("memory:") as hf:
-        monkeypatch.setattr(state_in_memory, "revisions", noting)
+        monkeypatch.setattr(memory_tables, "revisions", noting)
         for number in range(50):
             hf.state(SCOPE).write(f"k{number}", "word")
         hf.state(SCOPE).write("k1", "another")

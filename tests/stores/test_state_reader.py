@@ -10,13 +10,14 @@ import pytest
 
 import holdfast
 from holdfast.client.state import Reads, State, StateReader, StateStore, open_store
-from holdfast.flow.state import finding, keeping, storing
-from holdfast.flow.state.journaled import JournaledStore
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.state import search, write
+from holdfast.flow.state import store as state_store
+from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
 from holdfast.ports import Store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.store_contract_kit import port_of
+from holdfast.testing.store_contract.fixtures import port_of
 
 WRITERS = (Storage, State, StateStore, MemoryStore, JournaledStore, Transients, holdfast.Holdfast)
 WRITING = ("write", "delete", "link", "unlink", "clear_transient", "end_session", "put", "drop", "datalog", "close")
@@ -122,12 +123,20 @@ class Pretender:
 
 
 def test_only_flows_that_read_are_handed_the_store(reader: StateReader, store: StateStore) -> None:
-    refused: list[Any] = [keeping.write, keeping.delete, keeping.clear_transient, keeping.end_session, storing.find]
-    refused += [finding.link, finding.unlink, storing.paged, keeping.made, storing.datalog, lambda *given: given, None]
-    pretenders = [Pretender(flow) for flow in (storing.read, storing.listed, finding.search)]
+    refused: list[Any] = [write.write, write.delete, write.clear_transient, write.end_session, state_store.find]
+    refused += [
+        search.link,
+        search.unlink,
+        state_store.paged,
+        write.made,
+        state_store.datalog,
+        lambda *given: given,
+        None,
+    ]
+    pretenders = [Pretender(flow) for flow in (state_store.read, state_store.listed, search.search)]
     for flow in (*refused, *pretenders):
         with pytest.raises(TypeError, match="only reads"):
-            reader._do(flow, "k", keeping.Write(value=2))
+            reader._do(flow, "k", write.Write(value=2))
     assert [one.handed for one in pretenders] == [()] * 3
     assert store("user/42").read("k") == 1
 

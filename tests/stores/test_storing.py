@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.client.state import State, StateStore, open_store
 from holdfast.errors import Conflict, InvalidValue, TooLarge, Unavailable, VersionConflict
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.state.store import Storage
 from holdfast.flow.state.transients import Transients
 from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import FrozenClock
-from holdfast.testing.store_contract_kit import ToyEmbedder, at_once, port_of
+from holdfast.testing.store_contract.fixtures import ToyEmbedder, at_once, port_of
 from tests.scale import seeded, volume
 
 SCOPE = "user/42"

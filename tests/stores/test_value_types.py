@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 from holdfast.client.state import State, open_store
-from holdfast.core.value_types import as_type, register_type
+from holdfast.core.values import as_type, register_type
 from holdfast.errors import InvalidValue, ValueMismatch
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core import counting
-from holdfast.core.counting import (
+from holdfast.core.sessions import tokens
+from holdfast.core.sessions.tokens import (
     ANTHROPIC,
     OPENAI,
     OTHER,
@@ -201,7 +201,7 @@ def test_a_message_without_content_is_its_framing_and_an_erased_one_says_so() ->
 @pytest.mark.parametrize("seam", [SEAM, 0], ids=["counted", "forgotten"])
 def test_parts_are_not_below_their_texts_joined(monkeypatch: pytest.MonkeyPatch, seam: int) -> None:
     """Joining two texts can add a token, as in abs|sb: counting them apart alone would be low."""
-    monkeypatch.setattr(counting, "SEAM", seam)
+    monkeypatch.setattr(tokens, "SEAM", seam)
     r = seeded("seams")
     low = 0
     for _ in range(2_000):
@@ -253,11 +253,11 @@ def test_a_provider_has_its_framing_and_a_stranger_the_cautious_one() -> None:
 
 
 def test_a_framing_that_forgets_calls_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "OPENAI", msgspec.structs.replace(OPENAI, call=0, parallel=0))
+    monkeypatch.setattr(tokens, "OPENAI", msgspec.structs.replace(OPENAI, call=0, parallel=0))
     count = tokenizer("cl100k_base").count
     messages = [
         Message(role="user", content="How much is 2 plus 2?"),
         Message(role="assistant", tool_calls=(ToolCallRequest(name="calculator", arguments='{"a":2, "b":2}'),) * 2),
         *(Message(role="tool", tool_results=(ToolCallResult(result="4"),)) for _ in range(2)),
     ]
-    assert request_tokens(messages, count, counting.OPENAI) < 89
+    assert request_tokens(messages, count, tokens.OPENAI) < 89

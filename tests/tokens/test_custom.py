@@ -15,10 +15,8 @@ import tiktoken
 import tiktoken.load
 
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.model.calling import Counter
-from holdfast.model.encodings import load_tiktoken
-from holdfast.model.models import KnownModels
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model.registry import KnownModels
+from holdfast.model.tokenizers import Counter, load_tiktoken, tokenizer
 from tests.scale import seeded
 from tests.tokens.oracle import vocabulary_file
 from tests.tokens.strings import generated

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import splintr
 
-from holdfast.model import estimates
+from holdfast.model import tokenizers
 from holdfast.model.tokenizers import tokenizer
 from tests.scale import seeded, volume
 from tests.tokens.samples import CODE, LANGUAGES, SCRIPT, samples
@@ -83,9 +83,9 @@ def test_every_part_of_the_rule_is_needed(monkeypatch: pytest.MonkeyPatch, dropp
     if dropped == "factor":
         ours = tokenizer("estimate:1")
     elif dropped == "_run":
-        monkeypatch.setattr(estimates, dropped, lambda found: 0.0)
+        monkeypatch.setattr(tokenizers, dropped, lambda found: 0.0)
     else:
-        monkeypatch.setattr(estimates, dropped, 0.0)
+        monkeypatch.setattr(tokenizers, dropped, 0.0)
     assert any(ours.count(text) < most(text)[0] for text in samples().values())
 
 

@@ -11,9 +11,8 @@ import pytest
 import splintr
 
 from holdfast.errors import InvalidValue
-from holdfast.model import encodings
-from holdfast.model.encodings import Splintr
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model import tokenizers
+from holdfast.model.tokenizers import Splintr, tokenizer
 from tests.scale import seeded, volume
 from tests.tokens.oracle import oracle
 from tests.tokens.samples import samples
@@ -62,7 +61,7 @@ def test_a_counter_that_recognises_special_tokens_or_miscounts_would_be_noticed(
     other = oracle("o200k_base")
     with pytest.MonkeyPatch.context() as patch:
         if planted == "special tokens in bytes":
-            patch.setattr(encodings, "SPECIAL", "\0never")
+            patch.setattr(tokenizers, "SPECIAL", "\0never")
         found = differing(ours, other, generated(seeded(planted), 500))
     assert len(found) > 5
 
@@ -73,7 +72,7 @@ def test_the_vocabulary_is_openais_byte_for_byte(name: str) -> None:
     loaded = splintr.Tokenizer.from_pretrained(name)
     number = {"o200k_base": 199_998, "cl100k_base": 100_256}[name]
     lines = (b"%s %d\n" % (base64.b64encode(loaded.decode_token_bytes(rank)), rank) for rank in range(number))
-    assert hashlib.sha256(b"".join(lines)).hexdigest() == encodings._FILES[name][1]
+    assert hashlib.sha256(b"".join(lines)).hexdigest() == tokenizers._FILES[name][1]
 
 
 def test_long_runs_of_one_character_are_counted_and_not_refused() -> None:

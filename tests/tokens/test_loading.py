@@ -12,16 +12,15 @@ import pytest
 import splintr
 
 from holdfast.errors import InvalidValue, Unsupported
-from holdfast.model import encodings, tokenizers
-from holdfast.model.encodings import Splintr, load_splintr
-from holdfast.model.tokenizers import tokenizer
+from holdfast.model import tokenizers
+from holdfast.model.tokenizers import Splintr, load_splintr, tokenizer
 from tests.scale import seeded
 from tests.tokens.strings import generated
 
 
 def test_importing_holdfast_and_its_model_package_loads_no_tokenizer() -> None:
     script = (
-        "import sys, holdfast, holdfast.model.models, holdfast.core.counting\n"
+        "import sys, holdfast, holdfast.model.registry, holdfast.core.sessions.tokens\n"
         "assert not {'splintr', 'tiktoken', 'bpe_openai'} & set(sys.modules)\n"
         "assert holdfast.model.tokenizers.tokenizer().count('hello world') == 2\n"
         "assert 'splintr' in sys.modules and 'tiktoken' not in sys.modules\n"
@@ -114,7 +113,7 @@ def test_a_wheel_with_a_wrong_vocabulary_is_refused_when_it_is_loaded(
 
 def test_the_check_at_loading_is_what_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(monkeypatch, encode_flat=lambda text: bytes(4) * len(text.encode()))
-    monkeypatch.setattr(encodings, "_checked", lambda counter, *_: counter)
+    monkeypatch.setattr(tokenizers, "_checked", lambda counter, *_: counter)
     assert load_splintr("o200k_base").count("hello world") == 11
 
 
@@ -125,7 +124,7 @@ def test_a_missing_splintr_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_eight_threads_count_as_one_does_also_while_the_cache_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encodings, "CACHED_CHARACTERS", 2_000)
+    monkeypatch.setattr(tokenizers, "CACHED_CHARACTERS", 2_000)
     monkeypatch.setattr(tokenizers, "_loaded", {})
     texts = list(generated(seeded("threads"), 300))
     with ThreadPoolExecutor(8) as pool:
@@ -138,7 +137,7 @@ def test_eight_threads_count_as_one_does_also_while_the_cache_is_dropped(monkeyp
 
 
 def test_memory_is_bounded_by_text_and_not_only_by_the_number_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encodings, "CACHED_CHARACTERS", 200_000)
+    monkeypatch.setattr(tokenizers, "CACHED_CHARACTERS", 200_000)
     loaded = splintr.Tokenizer.from_pretrained("o200k_base")
     ours = Splintr("o200k_base", loaded)
     r = seeded("long words")

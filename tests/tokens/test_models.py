@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvalidValue
-from holdfast.model import models
-from holdfast.model.families import FAMILIES
-from holdfast.model.models import KnownModels, model_info, register_model
+from holdfast.model import registry
+from holdfast.model.registry import FAMILIES, KnownModels, model_info, register_model
 from holdfast.model.tokenizers import tokenizer
 
 O200K, CL100K = "o200k_base", "cl100k_base"
@@ -20,10 +19,10 @@ CLAUDE, CLAUDE_NEW, USUAL = "estimate:1.6", "estimate:2", "estimate:1.5"
 @pytest.fixture
 def own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Additions of one test stay in it."""
-    monkeypatch.setattr(models, "_added", {})
-    models._found.cache_clear()
+    monkeypatch.setattr(registry, "_added", {})
+    registry._found.cache_clear()
     yield
-    models._found.cache_clear()
+    registry._found.cache_clear()
 
 
 @pytest.mark.parametrize(

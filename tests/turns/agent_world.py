@@ -11,8 +11,8 @@ import holdfast
 from holdfast import Holdfast, ModelReply, Usage
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted
-from holdfast.records.calling import Delta, ModelCall
 from holdfast.records.messages import Message
+from holdfast.records.models import Delta, ModelCall
 from holdfast.runtime.reply import AgentEvent
 from tests.turns.loops import place
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ModelFailed
-from holdfast.model.choosing import FORMS
-from holdfast.records.calling import Delta, ModelCall, ModelReply
+from holdfast.model.providers import FORMS
+from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.testing.clock import FrozenClock
 from tests.model_server import ModelServer
 

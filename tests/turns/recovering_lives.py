@@ -14,15 +14,14 @@ from typing import Any
 
 import holdfast
 from holdfast import CallModel, CallTool, Holdfast, Limits
-from holdfast.core.decide.questions import due
-from holdfast.core.stack import in_order
+from holdfast.core.frames.questions import due
+from holdfast.core.frames.stack import in_order
 from holdfast.errors import HoldfastError
-from holdfast.flow.stack import sweeping
-from holdfast.flow.stack.showing import current, streams_with_work
-from holdfast.flow.turn import turns
-from holdfast.flow.turn.stirring import Stirring
-from holdfast.flow.turn.watching import Watching
-from holdfast.flow.turn.writing import Place
+from holdfast.flow.frames import sweep as frame_sweep
+from holdfast.flow.frames.read import current, streams_with_work
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.append import Place
+from holdfast.flow.turns.runnable import Stirring, Watching
 from holdfast.ports import Acting, Ports
 from holdfast.records.scope import parse_scope
 from holdfast.records.settings import Settings
@@ -44,7 +43,7 @@ def looking_anew(ports: Ports, tenants: list[str]) -> list[Stirring]:
     """Sweep everything, then look at every stream that has live frames."""
     found = []
     for acting in (Acting(tenant=name) for name in tenants):
-        sweeping.sweep(ports, acting, patient=False)
+        frame_sweep.sweep(ports, acting, patient=False)
         for stream in streams_with_work(ports, acting):
             found += _turns_of(ports, acting, stream)
     return found
@@ -219,7 +218,7 @@ class Life:
             hf._ports.journal.renew(hf._acting.tenant, stream, head.epoch)
 
     def sweep(self, hf: Holdfast) -> None:
-        sweeping.sweep(hf._ports, hf._acting, patient=False)
+        frame_sweep.sweep(hf._ports, hf._acting, patient=False)
 
     def time(self, hf: Holdfast) -> None:
         self.clock.advance(self.chance.choice([1, SECOND, 4 * SECOND, 11 * SECOND, LEASE // 2, LEASE + 1]))

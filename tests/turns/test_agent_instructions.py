@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, Settings
-from holdfast.core import fold_lines, project_lines
-from holdfast.flow.conversation import sessions
+from holdfast.core.journal import fold, project_sessions
+from holdfast.flow.sessions import sessions
 from holdfast.model.scripted import Scripted
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION
@@ -159,7 +159,7 @@ def test_a_prompt_that_is_left_or_lost_is_noticed(bug: Any, monkeypatch: pytest.
         all_hold()
 
 
-@pytest.mark.parametrize("where", [fold_lines, project_lines])
+@pytest.mark.parametrize("where", [fold, project_sessions])
 def test_settings_that_are_not_given_back_are_noticed(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = where._settings
 

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import ModelFailed
 from holdfast.errors import Closed, Draining, KeyReused, Refused
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime import loop_thread, tailing
+from holdfast.runtime import listeners, loop_thread
 from holdfast.runtime.tools.tool import tool
 from tests.forked import in_child
 from tests.scale import volume
@@ -26,7 +26,7 @@ Holdfast = holdfast.Holdfast
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailing, "LOOK", 0.01)
+    monkeypatch.setattr(listeners, "LOOK", 0.01)
 
 
 @tool(needs_approval=True)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.turn import limits, spoken
-from holdfast.runtime.driving import Driver
-from holdfast.runtime.hub import Hub
-from holdfast.runtime.sending import Sending
-from holdfast.runtime.tailing import Tail
+from holdfast.flow.turns import outcome as turn_outcome
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.listeners import Hub, Tail
+from holdfast.runtime.send import Sending
 from tests.turns import test_agent_sharing, test_agent_streams, test_agent_tools, test_agents, test_bad_input
 
 
@@ -47,8 +46,8 @@ def _folder() -> Path:
 FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
 PLANTS: list[tuple[Any, str, Any, Check]] = [
-    (spoken, "last_words", lambda *where: None, test_agents.test_too_many_loops_stop_it),
-    (limits, "_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (turn_outcome, "last_words", lambda *where: None, test_agents.test_too_many_loops_stop_it),
+    (turn_outcome, "_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
         Hub,
         "wrote",
@@ -72,7 +71,7 @@ def test_a_planted_bug_is_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: type, name: str, bug: Any, check: Check
 ) -> None:
     FOLDERS.append(tmp_path)
-    monkeypatch.setattr("holdfast.runtime.tailing.LOOK", 0.01)
+    monkeypatch.setattr("holdfast.runtime.listeners.LOOK", 0.01)
     with holdfast.open("memory:") as hf:
         check(hf)
     with holdfast.open("memory:") as hf:

@@ -9,9 +9,9 @@ import pytest
 
 import holdfast
 from holdfast import Scripted, tool
-from holdfast.client import approved
-from holdfast.client.turn_opening import Opening
 from holdfast.errors import ActorBusy
+from holdfast.flow.turns import tool_calls
+from holdfast.flow.turns.open import Opening
 from holdfast.model.scripted import call
 from tests.turns.agent_world import Counted
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
@@ -148,8 +148,8 @@ def test_a_redacted_question_does_not_change_what_runs() -> None:
 
 @IN_MEMORY
 def test_without_it_the_new_default_would_run(hf: Holdfast, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approved, "as_shown", lambda *given: None)
-    monkeypatch.setattr(approved, "is_more", lambda *given: False)
+    monkeypatch.setattr(tool_calls, "as_shown", lambda *given: None)
+    monkeypatch.setattr(tool_calls, "is_more", lambda *given: False)
     approve(hf, send(buy))
     send(dearer)
     assert result(hf) == "bought x 300 False"

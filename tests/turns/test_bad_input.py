@@ -395,7 +395,7 @@ def test_a_swallowed_question_does_no_harm(hf: Holdfast, colour: str, how: str) 
 def test_a_planted_turn_that_takes_the_value_of_a_swallowed_question_is_caught(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.flow.turn import calling
+    from holdfast.flow.turns import calls as calling
 
     monkeypatch.setattr(calling, "_check_answerable", lambda state, call: None)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as some
 import holdfast
 from holdfast import ContextPack, Holdfast
 from holdfast.client.session import Session
-from holdfast.flow.context import packing
-from holdfast.flow.context.packed import journaled
-from holdfast.model import calibrating
-from holdfast.model.calibrating import CALLS, ENOUGH, MODELS, SMALL, Calibration
-from holdfast.model.models import KnownModels
+from holdfast.flow.packs import pack as pack_flow
+from holdfast.flow.packs.manifest import journaled
+from holdfast.model import calibration as model_calibration
+from holdfast.model.calibration import CALLS, ENOUGH, MODELS, SMALL, Calibration
+from holdfast.model.registry import KnownModels
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
@@ -227,7 +227,7 @@ def test_clients_learn_each_for_themselves_and_the_same_from_the_same(hf: Holdfa
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A model that takes little, whose tokens are estimated."""
-    from holdfast.model import models
+    from holdfast.model import registry as models
 
     monkeypatch.setattr(models, "_added", {})
     holdfast.register_model("tiny", window=9_000, reply_reserve=1_000)
@@ -278,7 +278,7 @@ def test_packs_are_of_one_window_while_budgets_change(hf: Holdfast, small_window
 
 
 def _mean(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calibrating, "max", lambda *given, **more: _average(*given, **more), raising=False)
+    patch.setattr(model_calibration, "max", lambda *given, **more: _average(*given, **more), raising=False)
 
 
 def _average(*given: Any, **more: Any) -> Any:
@@ -287,12 +287,12 @@ def _average(*given: Any, **more: Any) -> Any:
 
 
 def _never_forgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calibrating, "CALLS", 10**6)
+    patch.setattr(model_calibration, "CALLS", 10**6)
 
 
 def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calibrating, "LEAST_PERCENT", 10)
-    patch.setattr(calibrating, "MOST_PERCENT", 90)
+    patch.setattr(model_calibration, "LEAST_PERCENT", 10)
+    patch.setattr(model_calibration, "MOST_PERCENT", 90)
 
 
 def _also_exact(patch: pytest.MonkeyPatch) -> None:
@@ -303,17 +303,17 @@ def _also_explicit(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Any) -> tuple[int, int, str | None]:
         return self._calibrated(), self._calibrated(), None
 
-    patch.setattr(packing._Packing, "_limits", broken)
+    patch.setattr(pack_flow._Packing, "_limits", broken)
 
 
 def _named_by_its_budget(patch: pytest.MonkeyPatch) -> None:
-    limits = packing._Packing._limits
+    limits = pack_flow._Packing._limits
 
     def broken(self: Any) -> tuple[int, int, str | None]:
         _, budget, limited_by = limits(self)
         return budget, budget, limited_by
 
-    patch.setattr(packing._Packing, "_limits", broken)
+    patch.setattr(pack_flow._Packing, "_limits", broken)
 
 
 def _never_known(patch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ from bench.counting import Counts, counting
 from bench.counts import difference
 from holdfast import CallModel, CallTool, Holdfast, Limits, Session
 from holdfast.client.turn_model import ModelCalls
-from holdfast.flow.context import packing
-from holdfast.flow.turn import turns
+from holdfast.flow.packs import pack
+from holdfast.flow.turns import turns
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
-from holdfast.runtime import crew
-from holdfast.runtime.driving import Driver
+from holdfast.runtime import tasks
+from holdfast.runtime.driver import Driver
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume
 
@@ -114,7 +114,7 @@ def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
 
 def look_no_more(patch: pytest.MonkeyPatch) -> None:
     """As long as the tests run, agents do not look for what other processes want."""
-    patch.setattr(crew, "LOOK", 3_600.0)
+    patch.setattr(tasks, "LOOK", 3_600.0)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_the_same_is_counted_each_time(opened: Holdfast) -> None:
 
 
 def test_looks_for_other_processes_would_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "LOOK", 0.001)
+    monkeypatch.setattr(tasks, "LOOK", 0.001)
     with holdfast.open(tmp_path / "a.db", durability="fast", clock=FrozenClock(), tokenizer=quarters) as hf:
         take, name = by_agent(hf, 2), "looked-at"
         fill(hf.session(name), SMALL)
@@ -198,7 +198,7 @@ def packs_at_another_moment(patch: pytest.MonkeyPatch) -> None:
 
 
 def remembers_no_brief(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing._Packing, "_has_words_of_its_own", lambda self: True)
+    patch.setattr(pack._Packing, "_has_words_of_its_own", lambda self: True)
 
 
 @pytest.mark.parametrize("plant", [asks_at_every_look, packs_at_another_moment, remembers_no_brief])

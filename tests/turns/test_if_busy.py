@@ -19,7 +19,7 @@ import holdfast
 from holdfast import CallModel
 from holdfast.client.turn_model import UNSEEN
 from holdfast.errors import ActorBusy
-from holdfast.flow.turn.queueing import TurnQueue
+from holdfast.flow.turns.queue import TurnQueue
 from tests.scale import volume
 from tests.turns.loops import SESSION, asks, check_whole, kinds, leave_at, loop, place, replies, spoken, take
 

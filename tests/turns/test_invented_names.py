@@ -10,11 +10,12 @@ import pytest
 
 import holdfast
 from holdfast import Message, ModelFailed, ToolCallRequest, ToolCallResult, tool
-from holdfast.core import counting
-from holdfast.core.counting import Framing, message_tokens
-from holdfast.core.wire import anthropic, anthropic_out, ids, names, openai, responses
-from holdfast.core.wire.names import tool_name
-from holdfast.model.choosing import FORMS
+from holdfast.core.sessions import tokens
+from holdfast.core.sessions.tokens import Framing, message_tokens
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, tools
+from holdfast.core.wire import calls as wire_calls
+from holdfast.core.wire.tools import tool_name
+from holdfast.model.providers import FORMS
 from tests.conversations.generated import INVENTED
 from tests.conversations.name_rules import tool_problems
 from tests.model_server import ModelServer, model_server
@@ -124,7 +125,7 @@ def test_what_was_shown_is_shown_again_and_exported_as_the_model_wrote_it(hf: Ho
         assert again.digest == asked.pack.digest
         assert (again.to_openai(), again.to_anthropic()) == (asked.pack.to_openai(), asked.pack.to_anthropic())
     assert names_in(packs[1].to_openai()) == names_in(packs[2].to_openai()) == [*map(tool_name, NAMES)]
-    assert names_in(openai.render(chat.messages(), ids="provider")) == [*NAMES]
+    assert names_in(openai_chat.render(chat.messages(), ids="provider")) == [*NAMES]
 
 
 def names_in(request: Any) -> list[str]:
@@ -153,11 +154,11 @@ def count_problems(rng: random.Random) -> list[str]:
         Message(role="tool", tool_results=(_result("c", " "),), name=rng.choice([None, "refund"])),
     ]
     counted = sum(message_tokens(message, len, ZERO) for message in shown)
-    chat = sum(map(_length, openai.render(shown)["messages"]))
+    chat = sum(map(_length, openai_chat.render(shown)["messages"]))
     blocks = [block for one in anthropic.render(shown)["messages"] for block in one["content"]]
     told = [*map(tool_name, (name, other, "refund"))]
     wrong = [] if chat == counted else [f"{name!r}: {counted} counted, {chat} sent"]
-    for written in (responses.render(shown)["input"], [block for block in blocks if isinstance(block, dict)]):
+    for written in (openai_responses.render(shown)["input"], [block for block in blocks if isinstance(block, dict)]):
         if (found := [one["name"] for one in written if "name" in one]) != told:
             wrong.append(f"{found} told, not {told}")
     return wrong
@@ -194,23 +195,23 @@ def test_what_is_counted_is_what_is_sent() -> None:
 
 
 def names_are_sent_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ids, "tool_name", lambda name: name)
+    patch.setattr(wire_calls, "tool_name", lambda name: name)
 
 
 def names_are_counted_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(counting, "tool_name", lambda name: name)
+    patch.setattr(tokens, "tool_name", lambda name: name)
 
 
 def authors_are_counted_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(counting, "author_name", lambda name: name)
+    patch.setattr(tokens, "author_name", lambda name: name)
 
 
 def names_have_no_mark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(names, "_MARK", 0)
+    patch.setattr(tools, "_MARK", 0)
 
 
 def blank_prompts_are_sent(patch: pytest.MonkeyPatch) -> None:
-    for module in (openai, responses, anthropic_out):
+    for module in (openai_chat, openai_responses, anthropic):
         patch.setattr(module, "prompt_of", lambda system: system)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.ambient import ProcessName
 from holdfast.model.scripted import Scripted
-from holdfast.records.calling import ModelCall
-from holdfast.testing import KillReport, dying, kill_everywhere, kill_point, killable
+from holdfast.records.models import ModelCall
+from holdfast.system import ProcessName
+from holdfast.testing import KillReport, kill_everywhere, kill_point, killable, lives
 from holdfast.testing.clock import FrozenClock
 from holdfast.testing.faults import Died
 from tests.scale import volume
@@ -166,7 +166,7 @@ def test_a_client_of_ones_own_and_nobody_watches_the_dead(monkeypatch: pytest.Mo
         kill_everywhere(refund, world=Bank, check=redacted, answer=looking, open=opened, points=range(1, 99, 3))
 
     kill()
-    monkeypatch.setattr(dying._Name, "surely_gone", ProcessName.surely_gone)
+    monkeypatch.setattr(lives._Name, "surely_gone", ProcessName.surely_gone)
     with pytest.raises(AssertionError, match=r"Killed .*: somebody watches"):
         kill()
 
@@ -325,7 +325,7 @@ def test_a_kit_in_which_the_dead_can_write_is_found_out(monkeypatch: pytest.Monk
             self.dead, self.story.died = True, name()
             raise Died
 
-    monkeypatch.setattr(dying.Life, "point", lenient)
+    monkeypatch.setattr(lives.Life, "point", lenient)
     with pytest.raises(AssertionError, match=r"assert not \['session/ghosts'\]"):
         kill_quickly(haunting, check=no_ghosts)
 
@@ -381,7 +381,7 @@ def test_the_plugin_brings_everything_to_a_users_test(pytester: pytest.Pytester)
         """
         import asyncio
         from holdfast.testing import call
-        from holdfast.records.calling import ModelCall
+        from holdfast.records.models import ModelCall
 
         def test_killing(kill_everywhere, tmp_path):
             def note(hf):

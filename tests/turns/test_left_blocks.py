@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import CallModel, CallTool, Done, TurnLeft
 from holdfast.client.turn import Turn
-from holdfast.flow.turn import calling, turns
+from holdfast.flow.turns import calls, turns
 from tests.turns.agent_world import Gated
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
 
@@ -124,7 +124,7 @@ def test_a_stop_after_the_reply_changes_nothing(hf: Holdfast) -> None:
 
 @IN_MEMORY
 def test_without_a_look_the_stop_would_be_lost(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "_is_more", lambda *args: False)
+    monkeypatch.setattr(calls, "_is_more", lambda *args: False)
     with hf.session(SESSION).turn("Hello", key="k") as turn:
         step: Any = turn.steps()[0]
         hf.session(SESSION).stop()

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
-from holdfast.flow.stack import owning
+from holdfast.flow.frames import takeover
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.crew import crew_of
+from holdfast.runtime.tasks import crew_of
 from holdfast.runtime.tools.call import AsyncToolCall
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import Gated, until, until_async
@@ -134,7 +134,7 @@ def test_calls_beside_each_other_are_listed_each_with_its_class() -> None:
 
 
 def test_a_call_that_waits_and_is_listed_as_torn_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owning, "_waiting_calls", lambda state, frame: set())
+    monkeypatch.setattr(takeover, "_waiting_calls", lambda state, frame: set())
     assert asyncio.run(pending_after("careful")) != ALONE["careful"]
 
 

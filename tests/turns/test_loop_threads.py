@@ -16,7 +16,7 @@ from holdfast.model.scripted import Scripted, call
 from holdfast.records.messages import Message
 from holdfast.runtime import loop_thread
 from holdfast.runtime.loop_thread import LoopThread, loop_of
-from holdfast.runtime.tools import running
+from holdfast.runtime.tools import run as tool_run
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, until
 
@@ -104,8 +104,8 @@ def test_a_tool_whose_interruption_ends_others_is_noticed(bad: AnyTool, monkeypa
     async def awaited(name: str, function: Any, given: Any) -> Any:
         return await function(**given)
 
-    monkeypatch.setattr(running, "_awaited", awaited)
-    monkeypatch.setattr(running, "_called", lambda name, function, given: function(**given))
+    monkeypatch.setattr(tool_run, "_awaited", awaited)
+    monkeypatch.setattr(tool_run, "_called", lambda name, function, given: function(**given))
     with pytest.raises(AssertionError), holdfast.open("memory:") as hf:
         interrupts_itself(hf, bad)
 

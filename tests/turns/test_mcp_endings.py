@@ -24,7 +24,7 @@ import holdfast
 from holdfast import Scripted
 from holdfast.errors import EffectFailed
 from holdfast.model.scripted import call
-from holdfast.runtime.tools import mcp_link
+from holdfast.runtime.tools import mcp
 from holdfast.runtime.tools.mcp import McpServer
 from holdfast.runtime.tools.tool import ToolFailed
 from tests.scale import volume
@@ -142,7 +142,7 @@ def elsewhere(work: str) -> tuple[str, str]:
 
 
 def interrupted_in_the_middle() -> None:
-    mcp_link._Holding.cancel = asyncio.Task.cancel  # type: ignore[method-assign]  # the bug
+    mcp._Holding.cancel = asyncio.Task.cancel  # type: ignore[method-assign]  # the bug
 
     async def given_up(server: McpServer) -> None:
         server._links[0].give_up()

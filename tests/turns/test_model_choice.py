@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model.anthropic_messages import AnthropicMessages
-from holdfast.model.choosing import FORMS, model_from
-from holdfast.model.http_model import HttpModel
-from holdfast.model.openai_chat import OpenAIChat
-from holdfast.model.openai_responses import OpenAIResponses
-from holdfast.records.calling import ModelCall
+from holdfast.model.http import HttpModel
+from holdfast.model.providers import FORMS, AnthropicMessages, OpenAIChat, OpenAIResponses, model_from
+from holdfast.records.models import ModelCall
 from tests.model_server import model_server
 from tests.turns.model_kit import KINDS, Shown
 

@@ -8,9 +8,9 @@ import pytest
 
 import holdfast
 from holdfast.errors import ModelFailed
-from holdfast.model import http_model, voice
-from holdfast.model.failures import asked_wait
-from holdfast.records.calling import Delta, ModelCall, ModelReply
+from holdfast.model import exchange, http
+from holdfast.model.exchange import asked_wait
+from holdfast.records.models import Delta, ModelCall, ModelReply
 from tests.model_server import Fault, ModelServer, model_server
 from tests.turns.model_kit import CALLS, FOREVER, KEY, KINDS, Asked, Shown
 
@@ -265,15 +265,15 @@ def test_one_model_serves_several_loops_and_many_calls_at_a_time(kind: str) -> N
 
 
 def test_a_model_that_does_not_take_back_what_it_said_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice.Voice, "begin_anew", lambda self: None)
+    monkeypatch.setattr(exchange.Voice, "begin_anew", lambda self: None)
     with pytest.raises(AssertionError):
         check_reset("openai")
 
 
 def test_a_model_that_forgets_what_failed_attempts_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = http_model.HttpModel._failed
+    real = http.HttpModel._failed
     monkeypatch.setattr(
-        http_model.HttpModel,
+        http.HttpModel,
         "_failed",
         lambda self, fault, attempt, used, said: real(self, fault, attempt, fault.usage, said),
     )
@@ -282,7 +282,7 @@ def test_a_model_that_forgets_what_failed_attempts_used_is_noticed(monkeypatch: 
 
 
 def test_a_model_that_shows_its_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_model.HttpModel, "_without_key", lambda self, text: text)
+    monkeypatch.setattr(http.HttpModel, "_without_key", lambda self, text: text)
     fault = Fault(status=403, message=f"The key {KEY} may not")
     with model_server([], [fault]) as server, pytest.raises(AssertionError):
         Asked("openai", server).failure()

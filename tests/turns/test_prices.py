@@ -15,12 +15,12 @@ from hypothesis import strategies as some
 import holdfast
 from holdfast import Holdfast, InvalidValue, Message, Usage
 from holdfast.connect import prices_for
-from holdfast.flow.conversation import listing
-from holdfast.flow.stack.pricing import priced
+from holdfast.flow.frames.calls import priced
+from holdfast.flow.sessions import sessions as sessions_flow
 from holdfast.model import prices
 from holdfast.model.price_list import LONG, PRICES
 from holdfast.model.prices import cost_of, register_price
-from holdfast.records.rows import SessionQuery
+from holdfast.records.batches import SessionQuery
 from holdfast.records.usage import NANO_USD
 from tests.scale import volume
 
@@ -394,7 +394,7 @@ def adds_up(hf: Holdfast) -> None:
 
 def test_a_tenants_usage_is_that_of_all_its_sessions(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hf.usage() == Usage(cost=0)
-    monkeypatch.setattr(listing, "MANY", 3)
+    monkeypatch.setattr(sessions_flow, "MANY", 3)
     acme, other = hf.tenant("acme"), hf.tenant("other")
     talk(acme, 8)
     talk(other, 2)
@@ -434,14 +434,14 @@ def _rounded_each(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_page_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(listing, "MANY", 3)
-    usage = listing.usage
+    patch.setattr(sessions_flow, "MANY", 3)
+    usage = sessions_flow.usage
 
     def broken(ports: Any, acting: Any) -> Usage:
         page = ports.journal.sessions(acting.tenant, SessionQuery(limit=3))
         return usage(ports, acting) if len(page) < 3 else sum((row.usage for row in page), Usage(cost=0))
 
-    patch.setattr(listing, "usage", broken)
+    patch.setattr(sessions_flow, "usage", broken)
 
 
 def _always_filled(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from holdfast import InvalidValue, Message, ModelFailed, ToolCallResult
 from holdfast.model import recorded
 from holdfast.model.recorded import Recorded
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.calling import Delta, ModelCall
+from holdfast.records.models import Delta, ModelCall
 
 SECRET = "sk-very-secret"
 

@@ -17,8 +17,8 @@ from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import ModelFailed
 from holdfast.model.scripted import Scripted
 from holdfast.records.settings import Settings
-from holdfast.runtime.crew import crew_of
-from holdfast.runtime.recovering import Recovering
+from holdfast.runtime.recovery import Recovering
+from holdfast.runtime.tasks import crew_of
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import Counted, Gated, until, until_async
 from tests.turns.loops import place
@@ -184,7 +184,7 @@ def test_a_turn_that_fails_again_and_again_is_tried_ever_more_rarely() -> None:
 
 
 def test_trying_again_without_a_pause_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.recovering.LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.runtime.recovery.LONGEST_PAUSE", 0.0)
     assert asyncio.run(tries(FrozenClock(), 5)) == [0, 1, 2, 3, 4]
 
 

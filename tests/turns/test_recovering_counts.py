@@ -13,10 +13,9 @@ import pytest
 import holdfast
 from bench.counting import counting
 from holdfast import Holdfast
-from holdfast.flow.change import Decided, append
-from holdfast.flow.stack.showing import PAGE
-from holdfast.flow.turn.stirring import Standing
-from holdfast.flow.turn.watching import Watching
+from holdfast.flow.frames.read import PAGE
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.turns.runnable import Standing, Watching
 from holdfast.records.events.envelope import Draft
 from holdfast.testing.clock import FrozenClock
 from tests.scale import volume

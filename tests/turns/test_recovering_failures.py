@@ -12,7 +12,7 @@ import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import Scripted
-from holdfast.runtime.recovering import Failure, Recovering
+from holdfast.runtime.recovery import Failure, Recovering
 from holdfast.testing.clock import FrozenClock
 from tests.turns.agent_world import until, until_async
 from tests.turns.test_recovering import left, looked

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.flow.stack import sweeping
-from holdfast.flow.stack.showing import current
-from holdfast.flow.turn import stirring, watching
-from holdfast.flow.turn.stirring import Standing
+from holdfast.flow.frames import sweep
+from holdfast.flow.frames.read import current
+from holdfast.flow.turns import runnable
+from holdfast.flow.turns.runnable import Standing
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports import Acting, Ports
 from tests.scale import seeded, volume
@@ -48,13 +48,13 @@ def answers_are_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_clock_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stirring, "next_due", lambda frames, now: float("inf"))
+    patch.setattr(runnable, "next_due", lambda frames, now: float("inf"))
 
 
 def deadlines_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    sound = stirring.next_due
+    sound = runnable.next_due
     patch.setattr(
-        stirring,
+        runnable,
         "next_due",
         lambda frames, now: sound({name: replace(one, deadline=None) for name, one in frames.items()}, now),
     )
@@ -72,19 +72,19 @@ def who_held_it_is_remembered(patch: pytest.MonkeyPatch) -> None:
 
 def an_owner_never_dies(patch: pytest.MonkeyPatch) -> None:
     def standing(ports: Ports, acting: Acting, stream: str, *how: Any) -> Standing:
-        found = stirring.standing(ports, acting, stream, *how)
+        found = runnable.standing(ports, acting, stream, *how)
         return found if ports.leases.seems_free(acting.tenant, stream) else replace(found, turn=None)
 
-    patch.setattr(watching, "standing", standing)
+    patch.setattr(runnable, "standing", standing)
 
 
 def what_is_due_and_not_ours_is_let_be(patch: pytest.MonkeyPatch) -> None:
-    sound = sweeping.settle
+    sound = sweep.settle
 
-    def settle(ports: Ports, acting: Acting, stream: str, **how: Any) -> sweeping.Settled:
+    def settle(ports: Ports, acting: Acting, stream: str, **how: Any) -> sweep.Settled:
         return replace(sound(ports, acting, stream, **how), calm_at=current(ports, acting, stream).version)
 
-    patch.setattr(sweeping, "settle", settle)
+    patch.setattr(sweep, "settle", settle)
 
 
 def nothing_is_written_by_others(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ import pytest
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.errors import Corrupt, InvalidValue, Refused
-from holdfast.flow.turn import stirring, watching
-from holdfast.flow.turn.stirring import Standing
+from holdfast.flow.turns import runnable
+from holdfast.flow.turns.runnable import Standing
 from holdfast.model.scripted import Scripted
 from holdfast.runtime.agent import AsyncAgent
 from tests.turns.agent_world import until, until_async
@@ -184,12 +184,12 @@ def test_a_stream_that_cannot_be_read_keeps_nobody_else_waiting(monkeypatch: pyt
     def standing(ports: Any, acting: Any, stream: str, *how: Any) -> Standing:
         if acting.tenant == "acme":
             raise Corrupt
-        return stirring.standing(ports, acting, stream, *how)
+        return runnable.standing(ports, acting, stream, *how)
 
     async def test() -> None:
         async with holdfast.open_async("memory:") as hf:
             recovered = await each_left(hf)
-            monkeypatch.setattr(watching, "standing", standing)
+            monkeypatch.setattr(runnable, "standing", standing)
             assert await recovered("all") == ["default", "zeta"]
             monkeypatch.undo()
             assert await recovered("all") == ["acme", "default", "zeta"]

@@ -13,13 +13,13 @@ import pytest
 
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.core.codec import decode_event
+from holdfast.core.journal.codec import decode_event
 from holdfast.errors import EffectFailed
 from holdfast.model.scripted import Scripted, call
 from holdfast.records.reports import Query
-from holdfast.runtime import crew as crews
-from holdfast.runtime.crew import Crew, crew_of
-from holdfast.runtime.sending import Sending
+from holdfast.runtime import tasks as crews
+from holdfast.runtime.send import Sending
+from holdfast.runtime.tasks import Crew, crew_of
 from holdfast.runtime.tools.tool import AnyTool, tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, spoken_async, until_async
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, ModelFailed
-from holdfast.aio import turn_stream
+from holdfast.aio import turn as aio_turn
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.client.turn import Turn
 from holdfast.errors import InvalidValue
@@ -23,7 +23,7 @@ from tests.turns.stream_kit import AsyncSource, Broken, Source
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_stream, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(aio_turn, "LOOK_EVERY", 0.01)
     monkeypatch.setattr("holdfast.aio.turn.LOOK_EVERY", 0.01)
 
 
@@ -109,7 +109,7 @@ def test_a_planted_client_that_does_not_look_in_silence_waits_for_ever(monkeypat
     async def never(*args: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(turn_stream, "_watch", never)
+    monkeypatch.setattr(aio_turn, "_watch", never)
 
     async def work(hf: AsyncHoldfast) -> None:
         stalling = stalled(hf, Source("One ", then=lambda: asyncio.sleep(60)), [])
@@ -190,7 +190,7 @@ def test_a_cancelled_task_lets_go_of_the_stream() -> None:
 
 
 def test_a_stream_that_does_not_let_itself_be_closed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_stream, "CLOSING", 0.01)
+    monkeypatch.setattr(aio_turn, "CLOSING", 0.01)
 
     async def work(hf: AsyncHoldfast) -> None:
         class Stubborn(Source):

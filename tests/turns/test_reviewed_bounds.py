@@ -15,9 +15,9 @@ from bench.counting import counting
 from holdfast import CallModel, CallTool, Holdfast, Limits, Scripted, tool
 from holdfast.client import turn_model
 from holdfast.client.turn_model import ModelCalls
-from holdfast.core.decide import calls
+from holdfast.core.frames import calls
 from holdfast.errors import InvalidValue
-from holdfast.flow.turn import limits
+from holdfast.flow.turns import outcome
 from holdfast.model.scripted import call
 from tests.scale import seeded, volume
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, loop, replies, take
@@ -109,7 +109,7 @@ def test_a_model_that_is_always_away_is_given_up(hf: Holdfast, way: Any) -> None
         step.fail("away", retryable=True)
 
     done = way(hf, away, loops=4)
-    assert (done.status, len(asked)) == ("stopped", limits.FAILURES)
+    assert (done.status, len(asked)) == ("stopped", outcome.FAILURES)
     assert done.reason == "model: failed 25 times in a row. Say something to try again."
 
 
@@ -118,7 +118,7 @@ def test_a_model_that_is_always_away_is_given_up(hf: Holdfast, way: Any) -> None
 def test_failures_with_an_answer_between_them_are_not_in_a_row(
     hf: Holdfast, way: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "FAILURES", 3)
     assert way(hf, flaky([True, True, False, True, True, False]), session="fine").text == "Done."
     given_up = way(hf, flaky([True, False, True, True, True]), session="given-up")
     assert given_up.reason.startswith("model: failed 3 times in a row")
@@ -143,7 +143,7 @@ def test_failures_are_counted_without_reading_the_journal_again(tmp_path: Path) 
                     asked.append(counts.statements)
                     step.fail("away", retryable=True)
     each = [after - before for before, after in pairwise(asked[2:])]
-    assert len(asked) == limits.FAILURES
+    assert len(asked) == outcome.FAILURES
     assert max(each) <= min(each) + 2, f"the same for every failure: {each}"
 
 
@@ -171,7 +171,7 @@ def test_failures_that_are_miscounted_are_found(
     hf: Holdfast, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    monkeypatch.setattr(limits, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "FAILURES", 3)
     assert take(hf, "Go.", flaky([True, True, False, True, True, False]), loops=3).status == "stopped"
 
 
@@ -179,7 +179,7 @@ def test_failures_that_are_miscounted_are_found(
 def test_failures_that_are_counted_at_the_beginning_alone_are_found(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "FAILURES", 3)
     monkeypatch.setattr(ModelCalls, "_note", lambda self, *, made=0, in_a_row=None: None)
     assert take(hf, "Go.", flaky([True] * 5)).status == "done"
 

@@ -10,12 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import CallModel, Holdfast, InvalidValue, Message, ModelFailed, ModelReply, Refused, Usage, tool
-from holdfast.client.turn_opening import Opening
-from holdfast.client.turn_spending import Spending
-from holdfast.client.turn_terms import Terms
-from holdfast.flow.turn import calling, limits
+from holdfast.client.turn_model import Spending
+from holdfast.flow.turns import calls, outcome
+from holdfast.flow.turns.open import Opening, Terms
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.calling import Delta, ModelCall
+from holdfast.records.models import Delta, ModelCall
 from holdfast.testing import kill_everywhere
 from tests.turns.agent_world import Counted, facts
 from tests.turns.loops import IN_MEMORY, SESSION, replies, take
@@ -116,7 +115,7 @@ def test_a_budget_that_counts_unknown_costs_as_nothing_is_found_out(
 ) -> None:
     monkeypatch.setattr(Spending, "_unknown", lambda self: None)
     if planted == "no fallback":
-        monkeypatch.setattr(calling, "priced", lambda ports, usage, model: usage)
+        monkeypatch.setattr(calls, "priced", lambda ports, usage, model: usage)
     _, asked = spend(hf, "gpt-5-mini" if planted == "no fallback" else "unheard-of", Usage(input=M))
     assert asked == 25
 
@@ -194,7 +193,7 @@ def test_failed_calls_are_in_the_usage_of_the_turn_and_not_of_the_session(hf: Ho
 
 @IN_MEMORY
 def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FAILURES", 4)
+    monkeypatch.setattr(outcome, "FAILURES", 4)
     model = Cut(Usage())
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -209,7 +208,7 @@ def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest
 
 @IN_MEMORY
 def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FAILURES", 3)
+    monkeypatch.setattr(outcome, "FAILURES", 3)
 
     def failing() -> None:
         with pytest.raises(ModelFailed):
@@ -226,7 +225,7 @@ def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, mon
 
 
 def test_a_model_may_fail_for_a_while() -> None:
-    assert limits.FAILURES == 25
+    assert outcome.FAILURES == 25
 
 
 # bad values

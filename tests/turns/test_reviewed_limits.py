@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 import holdfast
 from holdfast import FrameLimits, Holdfast, InvalidValue, KeyReused, Limits, PushFrame, Scripted
-from holdfast.core.codec import decode, encode
+from holdfast.core.journal.codec import decode, encode
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
 
 WINDOW = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)

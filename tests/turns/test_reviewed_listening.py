@@ -10,11 +10,10 @@ import pytest
 
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime import tailing
-from holdfast.runtime.hub import Hub
+from holdfast.runtime import listeners
+from holdfast.runtime.listeners import Hub, Tail
 from holdfast.runtime.reply import AgentEvent
-from holdfast.runtime.sending import Sending
-from holdfast.runtime.tailing import Tail
+from holdfast.runtime.send import Sending
 from holdfast.runtime.tools.tool import tool
 from tests.turns.agent_world import SESSION, Gated, kinds, on_loop, until_async
 
@@ -125,7 +124,7 @@ async def silent(hf: AsyncHoldfast, patience: float = 5.0) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come soon after each other."""
-    monkeypatch.setattr(tailing, "LOOK", 0.01)
+    monkeypatch.setattr(listeners, "LOOK", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
@@ -135,7 +134,7 @@ def test_nobody_listens_for_ever_to_a_conversation_that_rests() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_listener_that_waits_for_who_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailing, "SILENT", 10**9)
+    monkeypatch.setattr(listeners, "SILENT", 10**9)
     with pytest.raises(TimeoutError):
         on_loop(partial(silent, patience=0.5))
 
@@ -148,7 +147,7 @@ def test_a_turn_that_takes_its_time_is_listened_to() -> None:
         sending = asyncio.ensure_future(agent.send(SESSION, "Go"))
         await model.begun.wait()
         listening = asyncio.ensure_future(listened(agent.tail(SESSION)))
-        await asyncio.sleep(0.01 * (tailing.SILENT + 10))
+        await asyncio.sleep(0.01 * (listeners.SILENT + 10))
         assert not listening.done()
         model.go_on.set()
         assert kinds(await listening) == ["message", "reply", "done"]

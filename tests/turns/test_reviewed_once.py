@@ -13,16 +13,16 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Holdfast, Scripted, tool
-from holdfast.client import tool_rules
 from holdfast.client.steps import Step
-from holdfast.client.turn_tools import ToolCalls
-from holdfast.core.tool_schemas import misfit
+from holdfast.client.turn import ToolCalls
+from holdfast.core.wire.tools import misfit
 from holdfast.errors import InvalidValue, Refused, StaleEpoch
+from holdfast.flow.turns import tool_rules
 from holdfast.model.scripted import call
 from holdfast.records.messages import ToolDef
-from holdfast.runtime.recovering import Failure, Recovering
-from holdfast.runtime.tools import running
-from holdfast.runtime.tools.running import run_function
+from holdfast.runtime.recovery import Failure, Recovering
+from holdfast.runtime.tools import run
+from holdfast.runtime.tools.run import run_function
 from tests.scale import volume
 from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, take
 from tests.turns.test_recovering import left, looked, words
@@ -196,7 +196,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(hf: Holdfast, error: BaseEx
 
 @IN_MEMORY
 def test_what_comes_out_of_a_tool_as_it_is_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_exiting", lambda name: GeneratorExit())
+    monkeypatch.setattr(run, "_exiting", lambda name: GeneratorExit())
     for is_async in (False, True):
         with pytest.raises(GeneratorExit):
             test_whatever_a_tool_raises_is_told_to_the_model(hf, GeneratorExit(), is_async)

@@ -16,8 +16,8 @@ import holdfast
 from holdfast.core.wire.calls import json_text
 from holdfast.model.scripted import Scripted
 from holdfast.records.messages import Message
-from holdfast.runtime import output
-from holdfast.runtime.output import Output
+from holdfast.runtime import reply as runtime_reply
+from holdfast.runtime.reply import Output
 from tests.turns.agent_world import SESSION, Counted
 
 Holdfast = holdfast.Holdfast
@@ -137,7 +137,7 @@ def test_a_fence_hides_nothing(hf: Holdfast, text: str) -> None:
 
 
 def test_a_planted_fence_that_takes_letters_for_a_language_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_bare", lambda text: text.strip("`").lstrip("aeflnrstu").strip())
+    monkeypatch.setattr(runtime_reply, "_bare", lambda text: text.strip("`").lstrip("aeflnrstu").strip())
     assert Output(bool).complaint(said("```true```")) is not None
 
 

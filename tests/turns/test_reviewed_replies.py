@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Done, Holdfast, ModelReply, Scripted
 from holdfast.client import turn_model
-from holdfast.flow.turn import spoken
-from holdfast.model.choosing import FORMS
+from holdfast.flow.turns import outcome
+from holdfast.model.providers import FORMS
 from holdfast.records.messages import Message
-from holdfast.runtime import output
-from holdfast.runtime.output import Output
+from holdfast.runtime import reply as runtime_reply
+from holdfast.runtime.reply import Output
 from tests.model_server import Fault, model_server
 from tests.turns.loops import IN_MEMORY, SESSION, replies, take
 
@@ -172,14 +172,14 @@ def test_a_word_that_is_lost_is_found_out(
 
 @IN_MEMORY
 def test_an_end_that_does_not_say_why_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = spoken.outcome
+    sound = outcome.outcome
     nameless = Message(role="assistant", content=WORDS)
-    monkeypatch.setattr(spoken, "outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless))
+    monkeypatch.setattr(outcome, "outcome", lambda *given: msgspec.structs.replace(sound(*given), message=nameless))
     with pytest.raises(AssertionError):
         test_whoever_listens_hears_why_it_ended_also_behind_the_reply(hf)
 
 
 def test_a_value_that_is_taken_from_a_cut_reply_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_CUT", frozenset())
+    monkeypatch.setattr(runtime_reply, "_CUT", frozenset())
     with pytest.raises(AssertionError):
         test_what_may_be_the_beginning_of_more_is_no_value(int, "12")

@@ -17,15 +17,14 @@ import pytest
 
 import holdfast
 from holdfast import ModelReply, Scripted, tool
-from holdfast.aio import pool as async_pool
-from holdfast.aio.pool import LeavablePool
-from holdfast.aio.threads import THREADS
+from holdfast.aio import executor as async_pool
+from holdfast.aio.executor import THREADS, LeavablePool
 from holdfast.errors import Closed, InvalidValue, ModelFailed, ToolFailed
-from holdfast.records.calling import Delta, ModelCall
-from holdfast.runtime import crew, loop_thread
-from holdfast.runtime.driving import Driver
-from holdfast.runtime.recovering import Recovering
-from holdfast.runtime.tools.running import run_function
+from holdfast.records.models import Delta, ModelCall
+from holdfast.runtime import loop_thread, tasks
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.recovery import Recovering
+from holdfast.runtime.tools.run import run_function
 from tests.turns.agent_world import Gated, until, until_async
 from tests.turns.test_recovering import two_clients
 
@@ -122,7 +121,7 @@ def test_the_time_of_a_tool_runs_from_when_it_begins() -> None:
 def test_whoever_waits_for_a_tool_that_heeds_nothing_hears_that_the_client_was_closed(
     monkeypatch: pytest.MonkeyPatch, blocks: bool
 ) -> None:
-    for module in (crew, loop_thread):
+    for module in (tasks, loop_thread):
         monkeypatch.setattr(module, "PATIENCE", 0.2)
     monkeypatch.setattr(loop_thread, "GRACE", 0.1)
     begun, let_go = threading.Event(), threading.Event()
@@ -177,7 +176,7 @@ def test_a_closed_client_leaves_nothing_of_its_agents_behind() -> None:
     async def test() -> weakref.ref[Any]:
         async with holdfast.open_async("memory:") as hf:
             await hf.agent("a", model=Scripted(["Hi."])).send("s", "Hello")
-            return weakref.ref(crew.crew_of(hf))
+            return weakref.ref(tasks.crew_of(hf))
 
     kept = asyncio.run(test())
     until(lambda: gc.collect() >= 0 and kept() is None)

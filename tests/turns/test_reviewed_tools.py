@@ -13,10 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import CallTool, Scripted, ToolCall, tool
-from holdfast.client.tool_settling import Settling
-from holdfast.client.tool_words import CAREFUL
-from holdfast.core.call_words import call_words
+from holdfast.core.wire.tools import call_words
 from holdfast.errors import AlreadyAnswered, InvalidValue
+from holdfast.flow.turns.tool_calls import CAREFUL, Settling
 from holdfast.model.scripted import call
 from holdfast.records.messages import ToolCallRequest
 from holdfast.testing.clock import FrozenClock

@@ -24,9 +24,9 @@ from holdfast import (
     tool,
 )
 from holdfast.client import turn_model
-from holdfast.core import project_lines
+from holdfast.core.journal import project_sessions
 from holdfast.model.scripted import call
-from holdfast.records.calling import Delta, ModelCall
+from holdfast.records.models import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
 from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
 
@@ -140,9 +140,9 @@ def test_an_agent_s_reply_does_not_say_that_an_unknown_model_is_free(hf: Holdfas
 
 
 def test_sums_that_forget_what_has_no_price_are_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    amounts_of = project_lines.used_amounts
+    amounts_of = project_sessions.used_amounts
     monkeypatch.setattr(
-        project_lines,
+        project_sessions,
         "used_amounts",
         lambda usage: {**amounts_of(usage), "unpriced_tokens": 0, "cost": usage.cost or 0},
     )

@@ -14,14 +14,14 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, MessagesOver, Rule, Scripted, tool
-from holdfast.aio.threads import THREADS
+from holdfast.aio.executor import THREADS
 from holdfast.errors import Closed, Refused
-from holdfast.flow.turn import limits, turns, waiting
-from holdfast.flow.turn.turns import View
+from holdfast.flow.turns import deadlock, outcome, turns
+from holdfast.flow.turns.turns import View
 from holdfast.model.scripted import call
-from holdfast.records.calling import Delta, ModelCall, ModelReply
+from holdfast.records.models import Delta, ModelCall, ModelReply
 from holdfast.runtime import loop_thread
-from holdfast.runtime.sync_agent import Agent
+from holdfast.runtime.agent import Agent
 from tests.turns.loops import replies, take
 
 PATIENCE = 20.0
@@ -180,8 +180,8 @@ def test_what_runs_while_a_turn_opens_cannot_wait_for_it(hf: Holdfast, place: An
 
 
 def test_a_turn_that_is_known_too_late_is_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting.Caller, "held", lambda self: [])
-    monkeypatch.setattr(waiting.Waiting, "held", lambda self: [])
+    monkeypatch.setattr(deadlock.Caller, "held", lambda self: [])
+    monkeypatch.setattr(deadlock.Waiting, "held", lambda self: [])
     agent: Agent[str] = hf.agent("a", model=Scripted({}, otherwise="ok"))
     from_callback(hf, lambda: agent.send("s", "beside"))
     assert hanging([lambda: agent.send("s", "hello")], 1) == 1
@@ -262,6 +262,6 @@ def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
 
 
 def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "why_spent", limits._why_spent)  # Without one moment for all that is looked at.
+    monkeypatch.setattr(outcome, "why_spent", outcome._why_spent)  # Without one moment for all that is looked at.
     with pytest.raises(holdfast.HoldfastError):
         test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import InvalidValue, Message, ModelFailed, ToolCallRequest, ToolCallResult, Usage
 from holdfast.model import scripted
 from holdfast.model.scripted import Scripted, call
-from holdfast.records.calling import Delta, ModelCall, ModelReply
+from holdfast.records.models import Delta, ModelCall, ModelReply
 
 REFUND = holdfast.ToolDef(name="refund", description="Pays back.")
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.aio.executor import LeavablePool
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.aio.pool import LeavablePool
-from holdfast.client.turn_opening import Opening
 from holdfast.errors import Closed, Draining, InvalidValue, Refused
-from holdfast.flow.turn.queueing import TurnQueue
+from holdfast.flow.turns.open import Opening
+from holdfast.flow.turns.queue import TurnQueue
 from holdfast.model.scripted import Scripted
-from holdfast.runtime import crew as crews
-from holdfast.runtime.crew import Crew
+from holdfast.runtime import tasks as crews
 from holdfast.runtime.shutdown import AsyncShutdown
+from holdfast.runtime.tasks import Crew
 from tests.turns.agent_world import Gated
 from tests.turns.loops import place
 

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.errors import InvalidValue
 from holdfast.runtime.tools import arguments as tool_arguments
-from holdfast.runtime.tools import meaning, signature
 from holdfast.runtime.tools import schema as tool_schema
+from holdfast.runtime.tools import signature
 from holdfast.runtime.tools.schema import schema_of
 from holdfast.runtime.tools.tool import AnyTool, ArgumentsUnfit, failure_text, tool
 from tests.scale import seeded, volume
@@ -88,13 +88,13 @@ def test_a_schema_and_what_is_read_by_it_agree_on_generated_functions() -> None:
 )
 def test_a_disagreement_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == "unknown names are dropped":
-        real = meaning.as_meant
+        real = tool_arguments.as_meant
 
         def deaf(schema: Any, value: Any, where: str, defs: Any, problems: list[str]) -> Any:
             return real(schema, value, where, defs, [])
 
         monkeypatch.setattr(tool_arguments, "as_meant", deaf)
-        monkeypatch.setattr(meaning, "as_meant", deaf)
+        monkeypatch.setattr(tool_arguments, "as_meant", deaf)
     elif bug == "objects take anything":
         open_up = tool_schema.object_of
         for where in (tool_schema, signature):

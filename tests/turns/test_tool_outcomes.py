@@ -17,8 +17,8 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.core.codec import encode
-from holdfast.runtime.tools import outcome
+from holdfast.core.journal.codec import encode
+from holdfast.runtime.tools import result as tool_result
 from holdfast.runtime.tools.tool import Bytes, Outcome, outcome_of
 from tests.scale import seeded, volume
 
@@ -154,12 +154,12 @@ def test_what_cannot_be_shown_says_that_the_tool_ran_and_what_to_return(make: An
 
 
 def test_an_outcome_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "outcome_of", lambda value: outcome._outcome(value, 10_000, 10_000))
+    monkeypatch.setattr(tool_result, "outcome_of", lambda value: tool_result._outcome(value, 10_000, 10_000))
     caught = 0
     for make, _ in UNFIT:
         given = make()
         try:
-            outcome.outcome_of(given)
+            tool_result.outcome_of(given)
         except Exception:
             caught += 1
         if hasattr(given, "close"):

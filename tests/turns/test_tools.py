@@ -13,10 +13,10 @@ import pytest
 
 import holdfast
 from holdfast.errors import EffectFailed, InvalidValue
-from holdfast.runtime.tools import approval as tool_approval
-from holdfast.runtime.tools import running as tool_running
+from holdfast.runtime.tools import run as tool_running
+from holdfast.runtime.tools import tool as tool_approval
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.docs import described
+from holdfast.runtime.tools.schema import described
 from holdfast.runtime.tools.sources import given_tools, tools_from
 from holdfast.runtime.tools.tool import AnyTool, ToolFailed, ToolTimedOut, failure_text, tool
 

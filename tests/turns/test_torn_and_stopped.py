@@ -10,7 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import CallModel
-from holdfast.flow.turn import stopping, turns
+from holdfast.flow.turns import stop as turn_stop
+from holdfast.flow.turns import turns
 from holdfast.records.usage import Usage
 from tests.turns.loops import SESSION, leave_at, place, replies, take
 from tests.turns.test_turn_stops import chunks
@@ -142,7 +143,7 @@ def test_a_call_of_ones_own_that_was_not_made_yet_counts_for_nothing(hf: Holdfas
 
 
 def test_a_stop_that_forgets_torn_calls_is_found_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_doubtful", lambda *given: Usage())
+    monkeypatch.setattr(turn_stop, "_doubtful", lambda *given: Usage())
     with pytest.raises(AssertionError):
         test_a_torn_call_of_a_stopped_turn_counts_as_one_that_was_made_again(hf, by_the_button)
 

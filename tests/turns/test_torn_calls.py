@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
-from holdfast.client.tool_words import CAREFUL
 from holdfast.client.turn_model import UNSEEN
+from holdfast.flow.turns.tool_calls import CAREFUL
 from holdfast.records.messages import INTERRUPTED
 from holdfast.records.usage import Usage
 from tests.turns.loops import (

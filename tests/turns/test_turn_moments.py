@@ -14,9 +14,9 @@ import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
 from holdfast.client.turn_model import ModelCalls
 from holdfast.errors import ActorBusy
-from holdfast.flow.context import evidence
-from holdfast.flow.turn import turns
-from holdfast.flow.turn.turns import View
+from holdfast.flow.packs import evidence
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.turns import View
 from holdfast.model.scripted import Scripted
 from tests.turns.loops import SESSION, asks, loop, replies, take
 

@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import McpServer, Scripted, ToolCall, ToolInterrupted, tool
-from holdfast.client.tool_words import CAREFUL
+from holdfast.flow.turns.tool_calls import CAREFUL
 from holdfast.model.scripted import call
-from holdfast.runtime import driving
-from holdfast.runtime.driving import TRIES
+from holdfast.runtime import driver
+from holdfast.runtime.driver import TRIES
 from tests.turns.loops import IN_MEMORY, SESSION, types
 from tests.turns.test_mcp_tools import COMMAND
 
@@ -133,13 +133,13 @@ def test_one_that_may_run_again_runs_again_under_its_key_and_not_for_ever(slow: 
 
 @given(if_interrupted="retry")
 def test_it_is_done_as_soon_as_it_comes_through(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    left_open = driving.Driver._left_open
+    left_open = driver.Driver._left_open
 
     async def then_goes(self: Any, *args: Any) -> None:
         slow.hangs = False
         await left_open(self, *args)
 
-    monkeypatch.setattr(driving.Driver, "_left_open", then_goes)
+    monkeypatch.setattr(driver.Driver, "_left_open", then_goes)
     assert slow.send().text == "Done."
     assert (slow.attempts, slow.result().result) == ([1, 2], "paid")
 

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import CallModel, Scripted, ToolCall, tool
 from holdfast.errors import ActorBusy, Refused
-from holdfast.flow.turn.waiting import Caller, Node, Waits, Work, waits
+from holdfast.flow.turns.deadlock import Caller, Node, Waits, Work, waits
 from holdfast.model.scripted import call
 from tests.scale import seeded, volume
 from tests.turns import agent_world

@@ -11,12 +11,12 @@ import pytest
 
 import holdfast
 from holdfast.aio.holdfast import AsyncHoldfast
-from holdfast.client.tool_settling import Settling
-from holdfast.core import step as steps
+from holdfast.core.frames import next_step as steps
 from holdfast.errors import HoldfastError
-from holdfast.flow.stack import sweeping
+from holdfast.flow.frames import sweep
+from holdfast.flow.turns.tool_calls import Settling
 from holdfast.model.scripted import Scripted, call
-from holdfast.runtime.crew import crew_of
+from holdfast.runtime.tasks import crew_of
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
@@ -333,7 +333,7 @@ def test_no_call_waits_for_ever() -> None:
 
 
 def expired_frames_are_ended_by_the_sweep(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweeping, "_is_for_a_turn", lambda state, frame: False)
+    patch.setattr(sweep, "_is_for_a_turn", lambda state, frame: False)
 
 
 def late_is_not_known(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import ModelFailed, Usage
 from holdfast.client.turn import CORRECTIONS
-from holdfast.model.choosing import FORMS
+from holdfast.model.providers import FORMS
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
 from tests.model_server import Fault, ModelServer, model_server

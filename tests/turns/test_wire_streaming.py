@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.wire import streaming_anthropic, streaming_openai, streaming_pieces
-from holdfast.core.wire.notes import Notes
-from holdfast.core.wire.reading import read
+from holdfast.core.wire import stream_providers
+from holdfast.core.wire.plain_data import Notes
+from holdfast.core.wire.read import read
 from holdfast.core.wire.replies import read_reply
-from holdfast.core.wire.streaming import Accumulator, accumulator, kind_of
+from holdfast.core.wire.stream import Accumulator, accumulator, kind_of
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
-from holdfast.model import replying
-from holdfast.model.failures import Fault
+from holdfast.model import exchange
+from holdfast.model.exchange import Fault
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 from tests.model_events import EVENTS, Events, as_data
@@ -306,7 +306,7 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
         try:
             for event in EVENTS[form](whole_of(form, FULL), cutter(chance.randrange(2**32))):
                 pieces.add(spoiled if isinstance(spoiled := _spoiled(event, chance, share), dict) else {})
-            replying.read(pieces.whole(), pieces.form or "openai")
+            exchange.read(pieces.whole(), pieces.form or "openai")
             whole += 1
         except (InvalidMessage, ModelFailed, Fault):
             assert isinstance(pieces.text, str)
@@ -388,10 +388,10 @@ def _planted(name: str) -> tuple[Any, str, Any]:
         return self.calls[0], False
 
     return {
-        "pieces replace one another": (streaming_openai, "joined", last_wins),
-        "usage is forgotten": (streaming_pieces.Pieces, "note_usage", no_usage),
-        "signatures are lost": (streaming_anthropic.MessagePieces, "_block", unsigned),
-        "parallel calls are one": (streaming_openai._Choice, "_call_for", one_call),
+        "pieces replace one another": (stream_providers, "joined", last_wins),
+        "usage is forgotten": (stream_providers.Pieces, "note_usage", no_usage),
+        "signatures are lost": (stream_providers.MessagePieces, "_block", unsigned),
+        "parallel calls are one": (stream_providers._Choice, "_call_for", one_call),
     }[name]
 
 

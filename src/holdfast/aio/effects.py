@@ -11,18 +11,17 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from holdfast.aio.loops import awaited, crossing
-from holdfast.aio.reading import AsyncStateReader
+from holdfast.aio.callbacks import awaited, crossing
+from holdfast.aio.executor import Threads
+from holdfast.aio.frame import is_async
 from holdfast.aio.session import paged
-from holdfast.aio.state import AsyncStateStore
-from holdfast.aio.step import is_async
-from holdfast.aio.threads import Threads
+from holdfast.aio.state import AsyncStateReader, AsyncStateStore
 from holdfast.client.effects import Delivers, Effects, Middleware
 from holdfast.client.state import StateReader, StateStore
 from holdfast.core.values import plain
 from holdfast.errors import InvalidValue, Refused, Unavailable
-from holdfast.flow.effect.runs import name_of
-from holdfast.flow.effect.sinks import is_awaitable
+from holdfast.flow.effects.operators import name_of
+from holdfast.flow.effects.sinks import is_awaitable
 from holdfast.records.effects import DeclaredEffect, Dispatched, EffectInfo, Operated
 from holdfast.records.scope import Address
 

@@ -3,26 +3,137 @@
 Once the block is left, the frame is left and its lease released, also when the task is
 cancelled again at every await, or the coroutine is closed. Cancelled while it is entered, a
 frame that was pushed already stays live, with its lease released: its key takes it up again.
+
+`frame` inside its `async with` block: what is said in it, and what it is shown. See `client/line.py`.
+
+`await frame.run(…)`: one memoised step for asyncio, by the rules of `flow.steps`.
+
+An async function is awaited on the loop; cancelled, its intent stays open, because nobody
+knows how far it came. Any other function runs in a thread, as a whole: cancelling the await
+does not stop it, and what it gives is remembered all the same.
+
+AsyncHistoryTools: the tools for an agent's own past, for asyncio. One crossing for each call.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from holdfast.aio.line import AsyncFrameLine
-from holdfast.aio.step import Step
-from holdfast.aio.threads import WAITING, gave, settle
+from holdfast.aio.callbacks import searching, summarising
+from holdfast.aio.executor import SHORT, STEPS, WAITING, Threads, done_here, gave, packing, settle
 from holdfast.client.frame import Frame, return_type
+from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
+from holdfast.client.pack import ContextPack
 from holdfast.core.values import typed
 from holdfast.errors import Refused
-from holdfast.records.budget import TokenBudget
-from holdfast.records.frames import FrameLimits, Limits
-from holdfast.records.resume import Answer, Asked, FrameInfo
+from holdfast.flow.frames import run_once
+from holdfast.flow.frames.run_once import Begun
+from holdfast.records.frames import FrameLimits, Limits, TokenBudget
+from holdfast.records.messages import Message, ToolDef
+from holdfast.records.packs import MAIN_ROLE
+from holdfast.records.recovery import Answer, Asked, FrameInfo
 from holdfast.records.usage import Usage
+
+
+class AsyncFrameLine:
+    """The messages of a frame."""
+
+    def __init__(self, frame: Frame, threads: Threads) -> None:
+        self._frame = frame
+        self._threads = threads
+
+    @overload
+    async def append(
+        self,
+        message: list[Any],
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> list[Message]: ...
+
+    @overload
+    async def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> Message: ...
+
+    async def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> Message | list[Message]:
+        """See Frame.append."""
+
+        def say() -> Message | list[Message]:
+            found: Message | list[Message] = self._frame.append(
+                message, files=files, partial=partial, pinned=pinned, key=key
+            )
+            return found
+
+        return await summarising(self._threads, say)
+
+    async def pack(
+        self,
+        budget: int | None = None,
+        *,
+        role: str = MAIN_ROLE,
+        query: str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        force_exclude: bool = False,
+        min_compaction: str = "none",
+        tokenizer: str | None = None,
+        layout: str = "stable",
+        stickiness: float | None = None,
+        max_messages: int | None = None,
+        recall: int | None = None,
+        as_of: int | None = None,
+    ) -> ContextPack:
+        """See Frame.pack. Images and files are read with it."""
+        return await packing(
+            self._threads,
+            self._frame.pack,
+            budget,
+            role=role,
+            query=query,
+            include=include,
+            exclude=exclude,
+            force_exclude=force_exclude,
+            min_compaction=min_compaction,
+            tokenizer=tokenizer,
+            layout=layout,
+            stickiness=stickiness,
+            max_messages=max_messages,
+            recall=recall,
+            as_of=as_of,
+        )
+
+    async def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> AsyncHistoryTools:
+        """See Frame.history_tools."""
+        tools = await self._threads.run(self._frame.history_tools, max_tokens=max_tokens)
+        return AsyncHistoryTools(tools, self._threads)
+
+    async def messages(self, limit: int | None = None) -> list[Message]:
+        """See Frame.messages."""
+        return await self._threads.run(self._frame.messages, limit)
+
 
 T = TypeVar("T")
 
@@ -248,3 +359,129 @@ class AsyncFrame(AsyncFrameLine):
 
     def __repr__(self) -> str:
         return f"Async{self._frame!r}"
+
+
+Called = tuple[Begun, Awaitable[Any] | None]
+
+
+class Step:
+    """One run of a step of a frame."""
+
+    def __init__(self, frame: Frame, threads: Threads, key: str, if_interrupted: str) -> None:
+        self._threads = threads
+        of = frame._ports, frame._acting, frame.id, key
+        self._begin: Callable[[], Begun] = partial(run_once.begin, *of, if_interrupted)
+        self._done: Callable[[str, Any], Any] = partial(run_once.done, *of)
+        self._failed: Callable[[str, BaseException], None] = partial(run_once.failed, *of)
+        self._leave: Callable[[], None] = partial(run_once.leave, *of)
+
+    async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """What the step gives, or gave before."""
+        if is_async(fn):
+            begun = await self._begun()
+            return begun.known[0] if begun.known else await self._awaited(begun.call, partial(fn, *args))
+        begun, made = await self._in_thread(fn, args)
+        if made is None:
+            return begun.known[0]
+        return await self._awaited(begun.call, lambda: made)
+
+    # on the loop
+
+    async def _begun(self) -> Begun:
+        begin = self._threads.submit(SHORT, self._begin)
+        stop = await settle(begin, begin.cancel)
+        if stop is None:
+            return begin.result()
+        if gave(begin) and not begin.result().known:
+            # It was not called yet. That is known for sure, so nobody has to be asked.
+            await self._settled(partial(self._failed, begin.result().call, stop), stop)
+        raise stop
+
+    async def _awaited(self, call: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            value = await make()
+        except Exception as error:
+            await self._settled(partial(self._failed, call, error))
+            raise
+        except BaseException:
+            self._leave()  # The intent stays open: nobody knows what happened.
+            raise
+        return await self._settled(partial(self._done, call, value))
+
+    async def _settled(self, work: Callable[[], Any], after: BaseException | None = None) -> Any:
+        """What happened is written in any case; a cancellation has its way after that."""
+        if isinstance(after, GeneratorExit):
+            return done_here(work).result()
+        writing = self._threads.must(work)
+        stop = await settle(writing)
+        if stop is not None:
+            raise stop
+        return writing.result()
+
+    # in a thread
+
+    async def _in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Called:
+        calling = self._threads.submit(STEPS, partial(self._call, fn, args))
+        stop = await settle(calling, lambda: calling.cancel() or True)
+        if stop is None:
+            return calling.result()
+        calling.add_done_callback(self._drop)
+        raise stop
+
+    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Called:
+        begun = self._begin()
+        if begun.known:
+            return begun, None
+        try:
+            value = fn(*args)
+        except Exception as error:
+            self._failed(begun.call, error)
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        if inspect.isawaitable(value):
+            return begun, value  # It was a lambda, say, around an async function.
+        return Begun(known=(self._done(begun.call, value),)), None
+
+    def _drop(self, calling: Future[Called]) -> None:
+        """Nobody is there any more to await what the function made."""
+        if not gave(calling):
+            return
+        made = calling.result()[1]
+        if made is not None:
+            self._leave()
+            if inspect.iscoroutine(made):
+                made.close()
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calling this only makes a coroutine."""
+    return inspect.iscoroutinefunction(fn) or (callable(fn) and inspect.iscoroutinefunction(type(fn).__call__))
+
+
+class AsyncHistoryTools:
+    """HistoryTools for asyncio."""
+
+    __slots__ = ("_threads", "_tools")
+
+    def __init__(self, tools: HistoryTools, threads: Threads) -> None:
+        self._tools = tools
+        self._threads = threads
+
+    @property
+    def definitions(self) -> list[ToolDef]:
+        """See HistoryTools.definitions."""
+        return self._tools.definitions
+
+    @property
+    def names(self) -> frozenset[str]:
+        """See HistoryTools.names."""
+        return self._tools.names
+
+    async def run(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """See HistoryTools.run."""
+        return await searching(self._threads, lambda: self._tools.run(name, arguments))
+
+    def __repr__(self) -> str:
+        return f"Async{self._tools!r}"

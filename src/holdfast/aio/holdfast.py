@@ -10,17 +10,22 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from holdfast.aio.callbacks import (
+    AnyEmbedder,
+    AnySummarizer,
+    AsyncMemory,
+    embedder_on_a_loop,
+    offering,
+    on_a_loop,
+    searching,
+)
 from holdfast.aio.effects import AnyOperator, AsyncEffects
-from holdfast.aio.embedding import AnyEmbedder, embedder_on_a_loop, searching
+from holdfast.aio.executor import Opening, Threads, close_with, on_loop
 from holdfast.aio.frame import AsyncFrame, RootFrame
 from holdfast.aio.index import AsyncIndexView
 from holdfast.aio.journal import AsyncJournalView
-from holdfast.aio.memory import AsyncMemory, offering, on_a_loop
-from holdfast.aio.opening import Opening, close_with
 from holdfast.aio.session import AsyncSession, paged
 from holdfast.aio.state import AsyncStateStore
-from holdfast.aio.summing import AnySummarizer
-from holdfast.aio.threads import Threads, on_loop
 from holdfast.client.effects import Effects
 from holdfast.client.holdfast import Holdfast, frame_scope
 from holdfast.client.holdfast import open as open_sync
@@ -28,15 +33,15 @@ from holdfast.client.index import IndexView
 from holdfast.client.journal import JournalView
 from holdfast.client.state import StateStore
 from holdfast.client.turn_model import LOOPS
-from holdfast.flow.state import journaled as state
+from holdfast.flow.state import journal_store as state_journal_store
 from holdfast.ports import Clock, Documents, Fetcher, Ids, Memory, Model, Telemetry, Tokenizer
 from holdfast.records.effects import Operated
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import Limits
-from holdfast.records.lines import SessionInfo, SweptSessions
-from holdfast.records.resume import QuestionInfo
+from holdfast.records.recovery import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address
+from holdfast.records.sessions import SessionInfo, SweptSessions
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
@@ -164,7 +169,7 @@ class AsyncHoldfast:
     @property
     def state(self) -> AsyncStateStore:
         """Scoped key-value data, journaled: `await hf.state("user/42").write("prefs", value)`."""
-        kept = StateStore(state.storage(self._client._ports, self._client._acting), owner=False)
+        kept = StateStore(state_journal_store.storage(self._client._ports, self._client._acting), owner=False)
         return AsyncStateStore(kept, self._threads)
 
     @property
@@ -234,7 +239,7 @@ class AsyncHoldfast:
     ) -> AsyncAgent[T]:
         """See Holdfast.agent. `send` and what goes with it is awaited."""
         from holdfast.runtime.agent import AsyncAgent
-        from holdfast.runtime.makeup import makeup
+        from holdfast.runtime.agent_config import makeup
 
         made = makeup(
             name,

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from holdfast.aio.threads import Threads
+from holdfast.aio.executor import Threads
 from holdfast.client.journal import JournalView, StrPath
-from holdfast.flow import reading
+from holdfast.flow.journal import read
 from holdfast.records.batches import Appended
 from holdfast.records.events.envelope import Erased, Event
 from holdfast.records.reports import Erasure, Progress, Query, Verified
@@ -37,10 +37,10 @@ class AsyncJournalView:
         """See JournalView.events. One crossing per page."""
         query: Query | None = self._view._query(scope, after, until, types, backwards)
         while query is not None:
-            found = await self._threads.run(reading.page, self._view._ports, query)
+            found = await self._threads.run(read.page, self._view._ports, query)
             for event in found:
                 yield event
-            query = reading.next_query(query, found)
+            query = read.next_query(query, found)
 
     async def subscribe(
         self,
@@ -51,10 +51,10 @@ class AsyncJournalView:
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
         """See JournalView.subscribe. Waiting takes no thread."""
-        reading.check_timeout(timeout)
+        read.check_timeout(timeout)
         ports = self._view._ports
         start = await self._threads.run(self._view._start, scope) if after is None else after
-        following = reading.Following(ports, self._view._query(scope, start, None, types, False))
+        following = read.Following(ports, self._view._query(scope, start, None, types, False))
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -77,7 +77,7 @@ class AsyncJournalView:
                 if timeout is not None and ports.clock.monotonic() - last >= timeout:
                     return
                 try:  # Not by wait_for, which loses a cancellation that comes together with news.
-                    async with asyncio.timeout(reading.POLL_SECONDS):
+                    async with asyncio.timeout(read.POLL_SECONDS):
                         await happened.wait()
                 except TimeoutError:
                     pass  # Nothing here; another process may have written.

@@ -1,27 +1,31 @@
 """`async with chat.turn(…) as turn: async for step in turn:` the loop of `client/turn.py` for asyncio.
 
 The same steps under the same names; `done`, `fail` and `ask` are awaited. Lining up behind others takes no thread.
+
+The chunks of a stream for asyncio: a stop is heard also while the provider says nothing.
+
+The twin of `client/turn_stream.py`. Chunks are read in the task of whoever wants the words, so that nothing changes
+for the provider's SDK; a stop ends that wait like a timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from holdfast.aio.executor import SHORT, Threads, gave, settle
 from holdfast.aio.frame import AsyncFrame
-from holdfast.aio.threads import SHORT, Threads, gave, settle
-from holdfast.aio.turn_stream import heard
-from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
+from holdfast.client.steps import EMPTY_STREAM, LOOK_EVERY, Ask, CallModel, CallTool, Done, Step, used
 from holdfast.client.turn import Turn
-from holdfast.client.turn_stream import EMPTY_STREAM, LOOK_EVERY, used
-from holdfast.client.turn_terms import Lined, Wait
-from holdfast.core.wire.streaming import accumulator
-from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.flow.turn import turns
-from holdfast.flow.turn.waiting import caller
+from holdfast.core.wire.stream import accumulator
+from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.deadlock import caller
+from holdfast.flow.turns.open import Lined, Wait
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -231,3 +235,77 @@ class AsyncTurn(AsyncFrame):
 
     def __repr__(self) -> str:
         return f"Async{self._turn!r}"
+
+
+CLOSING = 2.0
+"""Seconds that a stream has to let itself be closed."""
+_END: Final = object()
+
+
+async def heard(turn: Turn, threads: Threads, chunks: Any) -> AsyncGenerator[Any, None]:
+    """The chunks, until they end, or the turn does."""
+    given, at_end = aiter(chunks), False
+    looked = _now()
+    try:
+        while True:
+            try:
+                chunk = await _next(turn, threads, given)
+            except Exception:
+                with suppress(HoldfastError):  # What happened is what the stream raised.
+                    await threads.run(turn._heed_stop)
+                if turn._ended is None:
+                    raise
+                return
+            if chunk is _END:
+                at_end = True
+                return
+            yield chunk
+            if turn._ended is None and _now() - looked > LOOK_EVERY:
+                looked = _now()
+                await threads.run(turn._heed_stop)
+            if turn._ended is not None:
+                return
+    finally:
+        if not at_end:
+            await _close(given)
+            if chunks is not given:
+                await _close(chunks)
+
+
+async def _next(turn: Turn, threads: Threads, given: AsyncIterator[Any]) -> Any:
+    """The next chunk; TimeoutError if somebody asked for the turn to stop before it came."""
+    loop, watching = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    async with asyncio.timeout(None) as timer:
+        # Most chunks come sooner, and nobody has to watch.
+        silent = loop.call_later(LOOK_EVERY, lambda: watching.add(loop.create_task(_watch(turn, threads, timer))))
+        try:
+            return await anext(given, _END)
+        finally:
+            silent.cancel()
+            for task in watching:
+                task.cancel()
+
+
+async def _watch(turn: Turn, threads: Threads, timer: asyncio.Timeout) -> None:
+    while True:
+        with suppress(HoldfastError):  # The journal cannot be read now. The next look may find it again.
+            if await threads.run(turn._stop_asked) is not None:
+                timer.reschedule(_now())
+                return
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _close(stream: object) -> None:
+    """Let go of a stream, if it can be; what it says to that is of no use to anybody."""
+    close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
+    if not callable(close):
+        return
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSING):
+            made = close()
+            if inspect.isawaitable(made):
+                await made
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

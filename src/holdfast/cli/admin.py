@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.main import DAMAGED, OK
-from holdfast.cli.opening import (
+from holdfast.cli.open import (
     JournalPath,
     JournalPathFirst,
     Json,

@@ -2,36 +2,48 @@
 
 Whatever goes wrong in a turn is one line, and the chat goes on. What is piped into it is taken line by line, without
 a prompt and without colours, so that it can be used by scripts.
+
+What can be typed in a chat that is not said to the agent: lines that begin with a slash.
+
+A model and two tools to try a chat with, for who has no key. Nothing leaves the machine, and no money is moved.
+
+Tools by their names: `module:name`, where the module is found as Python finds it, or in this folder.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
-from holdfast.aio.threads import STEPS
-from holdfast.cli.chat_commands import Left, run_command
-from holdfast.cli.chat_practice import NO_KEY, TRY, practice_model, practice_tools
-from holdfast.cli.chat_tools import tools_named
-from holdfast.cli.chat_turns import Talk, verdict
-from holdfast.cli.chat_words import PROMPT, fail, is_verdict
+from holdfast.aio.executor import STEPS
+from holdfast.cli.chat_session import PROMPT, Talk, fail, is_verdict, verdict
 from holdfast.cli.main import INTERRUPTED, OK, exit_code
-from holdfast.cli.opening import VARIABLE, Tenant
-from holdfast.cli.output import note
+from holdfast.cli.open import VARIABLE, Tenant
+from holdfast.cli.output import console, facts_table, note, say
+from holdfast.cli.pack import show_decisions, show_pack, show_trace
 from holdfast.cli.sessions import Thread
+from holdfast.cli.stack import forest_of
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
+from holdfast.client.session import Session
 from holdfast.connect import model_for
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.model.scripted import Scripted, call, echo, look
+from holdfast.records.models import Shown
 from holdfast.records.scope import MAIN_THREAD
+from holdfast.runtime.tools.call import ToolCall
+from holdfast.runtime.tools.tool import AnyTool, tool
 
 AGENT = "chat"
 JOURNAL = "agent.db"
@@ -196,3 +208,176 @@ def _leave_if_stuck(code: int) -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+class Left(Exception):
+    """Somebody wants to leave."""
+
+
+class Word(NamedTuple):
+    """What a command does, and how it is written."""
+
+    run: Callable[[Talk, str], None]
+    arguments: str
+    help: str
+
+
+def run_command(talk: Talk, line: str) -> None:
+    """A line without its slash."""
+    name, _, rest = line.partition(" ")
+    word = WORDS.get(name.casefold())
+    if word is None:
+        raise InvalidValue(f"There is no /{name:.40}. There are: {', '.join(f'/{one}' for one in WORDS)}.")
+    word.run(talk, rest.strip())
+
+
+def _answer(talk: Talk, rest: str) -> None:
+    talk.answer(rest)
+
+
+def _stop(talk: Talk, rest: str) -> None:
+    if not talk.stop():
+        note("No turn is live.")
+
+
+def _reset(talk: Talk, rest: str) -> None:
+    session = talk.session()
+    if session is None:
+        note("Nothing was said yet.")
+        return
+    talk.stop()
+    session.reset()
+    note("The conversation begins anew. What was said before stays in the journal and is shown to no model.")
+
+
+def _stack(talk: Talk, rest: str) -> None:
+    frames = talk.hf.index.stack(talk.scope)
+    if frames:
+        forest_of(talk.hf, talk.scope, frames).show(talk.hf.index.resume_actor(talk.scope).pending)
+    else:
+        note("No frame is live.")
+
+
+def _pack(talk: Talk, rest: str) -> None:
+    if rest not in ("", "why"):
+        raise InvalidValue("Write /pack, or /pack why.")
+    pack = _said(talk).pack()
+    show_pack(pack)
+    if rest:
+        show_decisions(pack.decisions)
+
+
+def _why(talk: Talk, rest: str) -> None:
+    if not rest:
+        raise InvalidValue("Why what? Write some words of what was said, as in /why allergic to nuts.")
+    show_trace(_said(talk).why(rest))
+
+
+def _said(talk: Talk) -> Session:
+    session = talk.session()
+    if session is None:
+        raise InvalidValue("Nothing was said yet.")
+    return session
+
+
+def _help(talk: Talk, rest: str) -> None:
+    rows = [(f"/{name} {word.arguments}".rstrip(), word.help) for name, word in WORDS.items()]
+    rows += [
+        ("Ctrl-C", "while it answers: stop, and keep what was shown; at the prompt: leave, as Ctrl-D does"),
+        ("Enter", "alone: go on with a turn that was left"),
+        ("//…", "say something that begins with a slash"),
+    ]
+    console().print(facts_table(rows))
+    say("Anything else is said to the agent, and joins a turn that waits. A plain yes or no answers what it asks.")
+
+
+def _quit(talk: Talk, rest: str) -> None:
+    raise Left
+
+
+WORDS = {
+    "answer": Word(_answer, "yes|no|TEXT|JSON", "answer the question that is open"),
+    "stop": Word(_stop, "", "end the turn that is live"),
+    "reset": Word(_reset, "", "begin the conversation anew"),
+    "stack": Word(_stack, "", "show the live frames, and what was begun and not finished"),
+    "pack": Word(_pack, "[why]", "show what the model would be shown now"),
+    "why": Word(_why, "TEXT", "show why the model knows something, or not"),
+    "help": Word(_help, "", "show this"),
+    "quit": Word(_quit, "", "leave"),
+}
+
+
+NO_KEY = "A scripted model answers. It needs no key and knows two things: "
+TRY = 'try "refund order 17, 240" (then kill this terminal and start again) or "remember that I like tea".'
+PAUSE = 0.02
+SECONDS = 10
+_REFUND = re.compile(r"\brefund\b\D*([0-9]{1,9})\D+([0-9]{1,9})", re.IGNORECASE)
+_REMEMBER = re.compile(r"\s*remember(?:\s+that)?\s+(.+)", re.IGNORECASE | re.DOTALL)
+
+
+def practice_model(*, slow: bool) -> Scripted:
+    """Answers by a few rules; what it says follows from what it is shown."""
+    return Scripted(_answered, pause=PAUSE if slow else 0.0)
+
+
+def _answered(pack: Shown) -> Any:
+    seen = look(pack)
+    refund, remember = _REFUND.search(seen.user), _REMEMBER.fullmatch(seen.user)
+    if seen.messages[-1].tool_results or seen.user.lower().startswith("call "):
+        return echo(pack)
+    if refund is not None:
+        return call("refund", order=int(refund[1]), amount=int(refund[2]))
+    if remember is not None:
+        return call("remember", text=remember[1])
+    return f"You said: {seen.user}\n(Shown to this script: messages {len(seen.messages)}, tokens {seen.tokens}.)"
+
+
+def practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTool]:
+    """One that takes a while and must not run twice by accident, and one that wants a yes."""
+
+    @tool
+    def refund(order: int, amount: int, call: ToolCall) -> str:
+        """Pretend to pay an order back. No money is moved."""
+        for second in range(SECONDS if slow else 0):
+            call.progress(f"waiting for the bank, {SECONDS - second} s to go")
+            time.sleep(1)
+        return f"{amount} were paid back for order {order}. (Only pretended.)"
+
+    @tool(needs_approval=True, if_interrupted="retry")
+    def remember(text: str, call: ToolCall) -> str:
+        """Keep a note in the state of this conversation."""
+        hf.state(session).write(f"note/{call.key}", text, key=call.key)
+        return f"Kept: {text}"
+
+    return [refund, remember]
+
+
+WRITE = "Write module:name, as in shop:refund for refund in shop.py, or the name of a list of tools."
+
+
+def tools_named(names: Sequence[str]) -> list[Any]:
+    """What the names stand for, in order."""
+    found: list[Any] = []
+    for name in names:
+        one = _found(name)
+        found += one if isinstance(one, list | tuple) else [one]
+    return found
+
+
+def _found(name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise InvalidValue(f"{name!r:.80} names no tool. {WRITE}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        loaded: Any = importlib.import_module(module)
+    except Exception as error:
+        # Whatever its code raises: whoever wrote it needs the reason, not our stack.
+        raise InvalidValue(f"{module} cannot be imported: {type(error).__name__}: {error}. {WRITE}") from error
+    for part in attribute.split("."):
+        if not hasattr(loaded, part):
+            raise InvalidValue(f"{module} has no {attribute}. {WRITE}")
+        loaded = getattr(loaded, part)
+    return loaded

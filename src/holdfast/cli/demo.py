@@ -19,16 +19,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.demo_work import ASKED, JOURNAL, PAID, QUESTION, RAN, REPLY, SESSION
+from holdfast.cli.demo_agent import ASKED, JOURNAL, PAID, QUESTION, RAN, REPLY, SESSION
 from holdfast.cli.main import DAMAGED, OK
-from holdfast.cli.opening import Json
+from holdfast.cli.open import Json
 from holdfast.cli.output import emit, say
-from holdfast.cli.pack import call_id
-from holdfast.cli.pack_text import first_words
+from holdfast.cli.pack import call_id, first_words
 from holdfast.cli.stack import stack as show_stack
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
-from holdfast.core.pack.reasons import sentence
+from holdfast.core.packs.manifest import sentence
 from holdfast.errors import Unavailable
 
 GIVE_UP_SECONDS = 12.0
@@ -222,7 +221,7 @@ def run_again(folder: Path) -> tuple[str, str]:
 
 
 def _worker(folder: Path, *how: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli.demo_work", str(folder), *how]
+    return [sys.executable, "-m", "holdfast.cli.demo_agent", str(folder), *how]
 
 
 def holdfast(*arguments: str) -> dict[str, Any]:

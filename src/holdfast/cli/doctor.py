@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast.cli.opening import VARIABLE, Json, existing_path
+from holdfast.cli.open import VARIABLE, Json, existing_path
 from holdfast.cli.output import console, emit, facts_table, say, size
 from holdfast.connect import connect, known_settings, settings_from_environment
 from holdfast.errors import Corrupt

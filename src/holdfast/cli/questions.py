@@ -1,23 +1,47 @@
-"""`holdfast questions`: what waits for somebody, and how to answer it."""
+"""`holdfast questions`: what waits for somebody, and how to answer it.
+
+`holdfast answer`: somebody's one answer to a question.
+
+A link token is a secret, so it is read from standard input or asked for, never from an argument
+that every user of the machine can see in the list of processes.
+"""
 
 from __future__ import annotations
 
+import getpass
+import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.ambient import SystemClock
+from holdfast.cli.log import when
 from holdfast.cli.main import OK
-from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spelled
-from holdfast.cli.output import aligned, compact, console, emit, fields, note, printable, span, widest
-from holdfast.cli.show import when
-from holdfast.cli.tree import state_of, words
+from holdfast.cli.open import (
+    VARIABLE,
+    JournalPath,
+    Json,
+    Tenant,
+    existing_path,
+    journal_and,
+    named,
+    open_existing,
+    spelled,
+    switch,
+)
+from holdfast.cli.output import aligned, compact, console, emit, fields, note, printable, say, span, widest
+from holdfast.cli.stack import state_of, words
 from holdfast.client.holdfast import Holdfast
+from holdfast.errors import InvalidValue, QuestionNotFound, Refused
 from holdfast.records.events.envelope import Erased
-from holdfast.records.resume import QuestionInfo
+from holdfast.records.ids import ULID_CHARS
+from holdfast.records.recovery import QuestionInfo
+from holdfast.system import SystemClock
 
 COLUMNS = ("question", "kind", "asked", "options", "goal", "scope", "since (UTC)", "state")
 
@@ -100,3 +124,169 @@ def _for_people(rows: list[tuple[str, ...]]) -> Table:
 def _how_to_answer(path: str | None, question: str, tenant: str | None) -> str:
     command = spelled("answer", str(path), question, "--approve", tenant=tenant)
     return f"Answer with: {command} (or --deny, --payload JSON, --args JSON)"
+
+
+LEAST = 6
+"""So many characters of an id are needed; fewer are hit by chance."""
+
+
+class Said(NamedTuple):
+    """An answer as it was given on the command line."""
+
+    approve: bool | None
+    payload: Any
+    args: Any
+    note: str | None
+    by: str | None
+
+
+def answer(
+    path: Annotated[
+        str | None,
+        Parameter(
+            name="PATH",
+            show_default=False,
+            help=f"The journal: a path or sqlite:///path. May be left out when {VARIABLE} names it.",
+        ),
+    ] = None,
+    question: Annotated[
+        str | None,
+        Parameter(
+            name="QUESTION",
+            show_default=False,
+            help=f"The question's id, or at least {LEAST} of its first or last characters. Not with --token.",
+        ),
+    ] = None,
+    /,
+    *,
+    approve: Annotated[bool, switch("Yes: go on.")] = False,
+    deny: Annotated[bool, switch("No: do not.")] = False,
+    payload: Annotated[str | None, Parameter(show_default=False, help="What is answered, as JSON.")] = None,
+    args: Annotated[
+        str | None,
+        Parameter(show_default=False, help="With --approve: other arguments than those asked about, as JSON."),
+    ] = None,
+    note: Annotated[str | None, Parameter(show_default=False, help="Why, in words.")] = None,
+    by: Annotated[str | None, Parameter(show_default=False, help="Who answers, for the record.")] = None,
+    token: Annotated[
+        bool, switch("Answer with a link token: asked for at a terminal, else read from standard input.")
+    ] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Answer a question by its id, or with its link token."""
+    journal, asked = _addressed(path, question, token)
+    said = _said(approve, deny, payload, args, note, by)
+    existing_path(journal)
+    secret = _read_token() if token else None
+    with open_existing(journal, tenant) as hf:
+        done = _with_token(hf, secret, said) if secret is not None else _by_id(hf, asked, said)
+    if json:
+        emit(done)
+    else:
+        _tell(done)
+    return OK
+
+
+def _addressed(path: str | None, question: str | None, token: bool) -> tuple[str, str]:
+    """The journal and, unless there is a token, the question."""
+    if token:
+        if question is not None:
+            raise InvalidValue("A token names its question. Give QUESTION or --token, not both.")
+        return named(path or os.environ.get(VARIABLE)), ""
+    if path is None:
+        raise InvalidValue("Which question? Give the journal's path and the question's id; see `holdfast questions`.")
+    return journal_and(path, question, "the question's id")
+
+
+def _said(approve: bool, deny: bool, payload: str | None, args: str | None, note: str | None, by: str | None) -> Said:
+    if approve and deny:
+        raise InvalidValue("--approve and --deny contradict each other. Give one of them.")
+    if args is not None and not approve:
+        raise InvalidValue("--args says what is approved instead of what was asked about. Add --approve.")
+    if not (approve or deny) and payload is None:
+        raise InvalidValue("What is the answer? Give --approve, --deny or --payload.")
+    verdict = True if approve else False if deny else None
+    return Said(verdict, _json(payload, "--payload"), _json(args, "--args"), note, by)
+
+
+def _json(text: str | None, option: str) -> Any:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidValue(
+            f"{option} is not JSON: {error}. A text needs quotes of its own, as in {option} '\"yes\"'."
+        ) from None
+
+
+def _read_token() -> str:
+    """From whoever types it, unseen, or from a pipe or file."""
+    given = ""
+    if sys.stdin is not None:  # Closed by whoever started us.
+        with suppress(EOFError, UnicodeDecodeError):
+            given = getpass.getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
+    if not given.strip():
+        raise InvalidValue("There is no token. Type it when asked, or pass it on standard input.")
+    return given.strip()
+
+
+def _by_id(hf: Holdfast, given: str, said: Said) -> dict[str, Any]:
+    info = hf.index.question(_whole_id(hf, given))
+    id = hf.answer(info.id, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
+    return _done(id, said, info, goal_of(hf, info), repeated=info.answered)
+
+
+def _with_token(hf: Holdfast, token: str, said: Said) -> dict[str, Any]:
+    id = hf.answer(token=token, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
+    # Its owner may have gone on by now, and then the question is over.
+    with suppress(QuestionNotFound):
+        info = hf.index.question(id)
+        return _done(id, said, info, goal_of(hf, info))
+    return _done(id, said)
+
+
+def _done(
+    id: str, said: Said, info: QuestionInfo | None = None, goal: str | Erased | None = None, *, repeated: bool = False
+) -> dict[str, Any]:
+    return {
+        "question": id,
+        "approved": said.approve,
+        "repeated": repeated,
+        "frame": info and info.frame,
+        "scope": info and info.scope,
+        "goal": None if isinstance(goal, Erased) else goal,
+    }
+
+
+def _whole_id(hf: Holdfast, given: str) -> str:
+    """The id that somebody means by some of its characters."""
+    wanted = given.strip().strip("…").upper()
+    if len(wanted) == ULID_CHARS:
+        return wanted
+    if not LEAST <= len(wanted) < ULID_CHARS:
+        raise InvalidValue(
+            f"A question's id has {ULID_CHARS} characters; give all, or at least {LEAST} of the first or last. "
+            "See `holdfast questions`; a link token goes with --token."
+        )
+    found = [
+        question.id for question in hf.questions() if question.id.startswith(wanted) or question.id.endswith(wanted)
+    ]
+    if not found:
+        raise QuestionNotFound(f"No open question's id begins or ends with {wanted}. See `holdfast questions`.")
+    if len(found) > 1:
+        raise Refused(f"{wanted} may mean {len(found)} questions: {', '.join(found[:4])}. Give more characters.")
+    return found[0]
+
+
+def _tell(done: dict[str, Any]) -> None:
+    how = {True: "approved", False: "denied", None: "answered"}[done["approved"]]
+    if done["repeated"]:
+        say(f"Question {done['question']} had this very answer already ({how}); nothing was changed.")
+    else:
+        say(f"Question {done['question']}: {how}.", "green")
+    if done["frame"] is None:
+        return
+    goal = "Its frame" if done["goal"] is None else f"'{done['goal']}'"
+    say(f"{goal} in {done['scope']} goes on with it when its owner runs the same code again.")

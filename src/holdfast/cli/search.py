@@ -11,15 +11,14 @@ from cyclopts import Parameter
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.cli.log import when
 from holdfast.cli.main import OK
-from holdfast.cli.message_text import role_of
-from holdfast.cli.messages import message_json
-from holdfast.cli.opening import JournalPathFirst, Json, Tenant, journal_and, open_existing
+from holdfast.cli.messages import message_json, role_of
+from holdfast.cli.open import JournalPathFirst, Json, Tenant, journal_and, open_existing
 from holdfast.cli.output import Waiting, aligned, console, emit, fields, note, printable, widest
-from holdfast.cli.places import Place, ScopeText, StoreUrl, opened, placed
 from holdfast.cli.sessions import Thread, check_limit, find_session
-from holdfast.cli.show import when
 from holdfast.cli.state import JournalPath
+from holdfast.cli.stores import Place, ScopeText, StoreUrl, opened, placed
 from holdfast.client.holdfast import Holdfast
 from holdfast.core.search.words import terms
 from holdfast.errors import InvalidValue

@@ -11,19 +11,19 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.ambient import SystemClock
 from holdfast.cli.main import OK
-from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, spelled
+from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, spelled
 from holdfast.cli.output import aligned, brief, console, emit, fields, note, plain, printable, span, widest
-from holdfast.cli.tree import words
+from holdfast.cli.stack import words
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
 from holdfast.errors import InvalidValue, SessionNotFound
-from holdfast.flow.conversation.listing import ORDERS, STATUSES
+from holdfast.flow.sessions.sessions import ORDERS, STATUSES
 from holdfast.records.events.envelope import ERASED, Erased
-from holdfast.records.lines import SessionInfo
 from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.records.sessions import SessionInfo
 from holdfast.records.usage import NANO_USD
+from holdfast.system import SystemClock
 
 PAGE = 100
 COLUMNS = ("session", "title", "status", "model", "messages", "tokens", "cost (USD)", "last active")

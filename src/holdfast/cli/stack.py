@@ -1,24 +1,32 @@
-"""`holdfast stack`: the live frames of a journal, as the tree that they are. It only looks and writes nothing."""
+"""`holdfast stack`: the live frames of a journal, as the tree that they are. It only looks and writes nothing.
+
+Frames as a tree: the same lines on a terminal and in a pipe; only guides and colours differ.
+
+What a frame is for was written by others, so every text is made printable before it is shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
+from rich.text import Text
+from rich.tree import Tree
 
-from holdfast.ambient import SystemClock
 from holdfast.cli.main import OK
-from holdfast.cli.opening import JournalPath, Json, Tenant, open_existing, switch
-from holdfast.cli.output import emit, fields, note
-from holdfast.cli.tree import Forest
+from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
+from holdfast.cli.output import compact, console, emit, fields, note, printable, span
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import QuestionNotFound
 from holdfast.records.events.envelope import Erased
-from holdfast.records.resume import FrameInfo, PendingWork, QuestionInfo
+from holdfast.records.frames import Call, Question
+from holdfast.records.recovery import FrameInfo, PendingWork, QuestionInfo
 from holdfast.records.scope import Scope
+from holdfast.system import SystemClock
 
 # Of the journal's content only goals are shown; the outcome is that of an ended frame.
 LEFT_OUT = ("inputs", "metadata", "summary", "error", "value", "completed_at")
@@ -97,3 +105,175 @@ def _frame(forest: Forest, frame: FrameInfo) -> dict[str, Any]:
     known["left_ms"] = forest.left_ms(frame)
     known["question"] = None if question is None else fields(question)
     return known
+
+
+SHORT = 8
+STYLES = {
+    "active": "green",
+    "waiting": "cyan",
+    "suspended": "yellow",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "dim",
+}
+WRONG = "bold red"
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """The last characters of ids, as many as tell them apart: the first ones only say when they were made."""
+    known, length = set(ids), SHORT
+    while len({id[-length:] for id in known}) < len(known):
+        length += 1
+    return {id: f"…{id[-length:]}" for id in known}
+
+
+def words(text: object, nothing: str) -> str:
+    """A text of a journal for one line; erased ones say so."""
+    if isinstance(text, Erased):
+        return "(erased)"
+    return nothing if text is None else printable(text if isinstance(text, str) else compact(text))
+
+
+class Forest:
+    """The frames of one scope, parents before children, as they are shown together."""
+
+    def __init__(
+        self, scope: str, frames: Sequence[FrameInfo], questions: Mapping[str, QuestionInfo], now_ms: int
+    ) -> None:
+        self.scope = scope
+        self.frames = frames
+        self.questions = questions
+        self._now = now_ms
+        self._known = {frame.id: frame for frame in frames}
+        elsewhere = (child for frame in frames for child in frame.children_elsewhere)
+        above = (frame.parent for frame in frames if frame.parent is not None)
+        calls = (call.id for frame in frames for call in frame.calls)
+        self._short = short_ids([*self._known, *elsewhere, *above, *calls])
+        self._children: dict[str, list[FrameInfo]] = {}
+        for frame in frames:
+            self._children.setdefault(frame.parent or "", []).append(frame)
+
+    def show(self, pending: Sequence[PendingWork] | None = None) -> None:
+        """Print it."""
+        out = console()
+        if out.is_terminal:
+            out.print(self._tree(pending))
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in self._plain(pending))
+            sys.stdout.flush()
+
+    def _tree(self, pending: Sequence[PendingWork] | None) -> Tree:
+        root = Tree(Text(printable(self.scope), style="bold"), guide_style="dim")
+        nodes: dict[str, Tree] = {}
+        for frame in self.frames:
+            above = nodes.get(frame.parent or "", root)
+            nodes[frame.id] = above.add(Text("\n").join(self.lines(frame)))
+        if pending is not None:
+            root.add(Text("\n").join(self._left_undone(pending)))
+        return root
+
+    def _plain(self, pending: Sequence[PendingWork] | None) -> Iterator[str]:
+        yield printable(self.scope)
+        depths: dict[str, int] = {}
+        for frame in self.frames:
+            depth = depths[frame.id] = depths.get(frame.parent or "", 0) + 1
+            head, *rest = (line.plain for line in self.lines(frame))
+            yield f"{'  ' * depth}- {head}"
+            yield from (f"{'  ' * depth}    {line}" for line in rest)
+        if pending is not None:
+            yield from (f"  {line.plain}" for line in self._left_undone(pending))
+
+    def _left_undone(self, pending: Sequence[PendingWork]) -> Iterator[Text]:
+        yield Text("pending:" if pending else "pending: nothing", style="bold")
+        for work in pending:
+            line = f"  {work.kind}: {printable(work.description)}"
+            if work.if_interrupted is not None:
+                line += f" (if interrupted: {work.if_interrupted})"
+            yield Text(line, style="yellow" if work.unsafe_to_retry else "")
+
+    def lines(self, frame: FrameInfo) -> Iterator[Text]:
+        """Everything worth saying about one frame; the first line names it."""
+        style = "dim italic" if isinstance(frame.goal, Erased) else "bold"
+        goal = words(frame.goal, "(no goal)")
+        status = (frame.status, STYLES.get(frame.status, ""))
+        yield Text.assemble((goal, style), "  ", status, "  ", (self._short[frame.id], "dim"))
+        if frame.parent is not None and frame.parent not in self._known:
+            yield Text(f"above: {self._short[frame.parent]}, in another scope")
+        yield _tokens(frame)
+        late = self._deadline(frame)
+        if late is not None:
+            yield late
+        attached = sum(handle.removed is None for handle in frame.handles)
+        if attached or frame.results:
+            yield Text(f"evidence: {attached} attached, {len(frame.results)} produced")
+        for call in frame.calls:
+            yield self._call(call)
+        if frame.question is not None:
+            yield self._question(frame.question)
+        for child, scope in frame.children_elsewhere.items():
+            yield Text(f"below: {self._short[child]} in {printable(scope)}")
+
+    def _call(self, call: Call) -> Text:
+        name = "" if call.name is None else f" {printable(call.name)}"
+        line = f"open call: {call.kind}{name} (if interrupted: {call.if_interrupted})  "
+        return Text.assemble((line, "magenta"), (self._short[call.id], "dim"))
+
+    def _question(self, question: Question) -> Text:
+        if question.within is not None:
+            return Text(f"question: waits with {question.within}", style="yellow")
+        info = self.questions.get(question.id)
+        line = f"question: {question.id} ({question.kind}) {words(info and info.reason, '')}".rstrip()
+        return Text(f"{line}; {state_of(question, self._now)}", style="yellow")
+
+    def left_ms(self, frame: FrameInfo) -> int | None:
+        """How long until the deadline, negative if it has passed; None without one."""
+        if frame.deadline is None or not frame.live:
+            return None
+        stands = self._stands_since(frame)
+        return frame.deadline - (self._now if stands is None else stands)
+
+    def _deadline(self, frame: FrameInfo) -> Text | None:
+        left = self.left_ms(frame)
+        if left is None:
+            return None
+        if left < 0:
+            return Text(f"deadline: {span(-left)} late", style=WRONG)
+        stands = "" if self._stands_since(frame) is None else ", its clock stands still"
+        return Text(f"deadline: {span(left)} left{stands}")
+
+    def _stands_since(self, frame: FrameInfo) -> int | None:
+        """Since when a frame's clock stands still: it is suspended, or everything at work below it is."""
+        if frame.question is not None:
+            return frame.question.suspended_at
+        below = self._children.get(frame.id, [])
+        if frame.children_elsewhere or not below:
+            return None
+        times = [self._stands_since(child) for child in below]
+        known = [time for time in times if time is not None]
+        return max(known) if len(known) == len(times) else None
+
+
+def state_of(question: Question | QuestionInfo, now_ms: int) -> str:
+    """Whether somebody has answered, and until when they can."""
+    answered = question.answered if isinstance(question, QuestionInfo) else question.answer is not None
+    if answered:
+        return "answered"
+    if question.until is not None:
+        return f"rings in {span(question.until - now_ms)}" if question.until > now_ms else "rang"
+    if question.expires_at is None:
+        return "open"
+    left = question.expires_at - now_ms
+    return f"open, expires in {span(left)}" if left >= 0 else f"expired {span(-left)} ago"
+
+
+def _tokens(frame: FrameInfo) -> Text:
+    budget = frame.tokens
+    granted = "no limit" if budget.granted is None else f"{budget.granted:,} granted"
+    line = Text(f"tokens: {granted}, {budget.used:,} used, {budget.reserved:,} reserved, {budget.lent:,} lent")
+    if budget.available is not None:
+        line.append(f", {budget.available:,} available", style="" if budget.available else "yellow")
+    if budget.overdraft:
+        line.append(f", {budget.overdraft:,} overdrawn", style=WRONG)
+    if frame.question is not None and frame.question.released:
+        line.append(f" ({frame.question.released:,} given back until it goes on)")
+    return line

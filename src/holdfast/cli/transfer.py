@@ -1,20 +1,54 @@
-"""`holdfast export` and `holdfast import`: a whole journal, or with --session one conversation in a provider's form."""
+"""`holdfast export` and `holdfast import`: a whole journal, or with --session one conversation in a provider's form.
+
+One conversation out of a journal and into it, in a provider's form.
+
+Nothing is overwritten. A conversation comes in as a whole or not at all; what had to be repaired is told.
+
+A conversation as a file or a pipe holds it: JSON of a known shape, or a refusal that says what was expected.
+
+Broken messages are for the import to repair. What is checked here is whether the file is what
+it is said to be, since a list read in the wrong format loses its calls without a word.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Annotated
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
+import msgspec
 from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
 
-from holdfast.cli.conversation import Conversation, export_conversation, import_conversation
-from holdfast.cli.conversation_file import STDIN
 from holdfast.cli.main import OK
-from holdfast.cli.opening import VARIABLE, Json, filling, journal_and, named, open_existing, stored_path, switch
-from holdfast.cli.output import Waiting, size, tell
-from holdfast.cli.sessions import Thread
-from holdfast.errors import InvalidValue, NotFound
-from holdfast.flow.conversation.porting import ALL_FORMATS
+from holdfast.cli.open import (
+    VARIABLE,
+    Json,
+    existing_path,
+    filling,
+    journal_and,
+    named,
+    open_existing,
+    spelled,
+    stored_path,
+    switch,
+)
+from holdfast.cli.output import Waiting, aligned, console, emit, harmless, note, printable, say, size, tell, widest
+from holdfast.cli.sessions import Thread, find_session, threads_of
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_journal
+from holdfast.client.journal import FULL
+from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
+from holdfast.flow.sessions import import_export
+from holdfast.flow.sessions.import_export import ALL_FORMATS
+from holdfast.records.messages import Repair
+from holdfast.records.scope import MAIN_THREAD, Scope
 
 JournalPath = Annotated[
     str | None,
@@ -132,3 +166,317 @@ def _only_with_session(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise InvalidValue(f"--{name} is for one conversation. Say which with --session, or leave it out.")
+
+
+SHOWN = 20
+NAMED = 3
+COLUMNS = ("message", "problem", "what was done")
+
+
+class Conversation(NamedTuple):
+    """Which conversation is meant, and the form that it has outside."""
+
+    session: str
+    thread: str | None
+    format: str
+    tenant: str | None
+
+    @classmethod
+    def of(cls, session: str, thread: str | None, format: str | None, tenant: str | None) -> Self:
+        """As it was said on the command line."""
+        return cls(session, thread, check_format(import_export.ALL_FORMATS[0] if format is None else format), tenant)
+
+    @property
+    def line(self) -> str:
+        """The thread that is meant."""
+        return MAIN_THREAD if self.thread is None else self.thread
+
+    def of_tenant(self, client: Holdfast) -> Holdfast:
+        """The client for whoever it belongs to."""
+        return client if self.tenant is None else client.tenant(self.tenant)
+
+
+# out
+
+
+def export_conversation(journal: str, wanted: Conversation, into: str | None, *, json: bool) -> int:
+    """Write it to a new file, or to standard output and nothing else there."""
+    path = None if into is None or into == STDIN else stored_path(into)
+    if path is not None and path.exists():
+        raise Refused(f"{path} exists already. Give the path of a new file.")
+    with open_existing(journal, wanted.tenant) as hf, Waiting("export"):
+        line = find_session(hf, wanted.session, wanted.thread)
+        messages, exported = len(line), line.export(wanted.format)
+    lines = exported if wanted.format == "jsonl" else [msgspec.json.encode(exported).decode()]
+    if path is None:
+        _write_out(lines)
+        return OK
+    written = _write_new(path, lines)
+    said = f"Wrote {messages:,} messages to {path} ({size(written)})."
+    answer = {"export": str(path), "format": wanted.format, "messages": messages, "bytes": written}
+    tell(json, answer, said)
+    return OK
+
+
+def _write_out(lines: Iterable[str]) -> None:
+    watched = sys.stdout.isatty()
+    sys.stdout.writelines((harmless(line) if watched else line) + "\n" for line in lines)
+    sys.stdout.flush()
+
+
+def _write_new(path: Path, lines: Iterable[str]) -> int:
+    """A file that appears whole or not at all, and that only its owner can read; gives its size."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        if error.errno in FULL:
+            raise StorageFull() from None
+        raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None
+    return path.stat().st_size
+
+
+# in
+
+
+def import_conversation(
+    journal: str, wanted: Conversation, source: str, *, strict: bool, key: str | None, json: bool
+) -> int:
+    """Add a conversation to a session, which is made if it is not there, as is the journal."""
+    given = read_conversation(source, wanted.format)
+    _try_out(given, wanted, source, strict=strict)
+    target = stored_path(journal)
+    new = not target.exists()
+    if not new:
+        existing_path(journal)
+    with filling(target) as client, Waiting("import") as progress:
+        hf = wanted.of_tenant(client)
+        stream = Scope.thread(wanted.session, wanted.line)
+        repeated = key is not None and bool(hf.journal.happened(stream, key))
+        begun = not threads_of(hf, wanted.session)
+        line = hf.session(wanted.session, thread=wanted.line)
+        done = line.import_messages(given, wanted.format, strict=strict, key=key, progress=progress)
+    if json:
+        where = {"journal": str(target), "session": line.id, "thread": line.thread}
+        made = {"new_journal": new, "new_session": begun, "repeated": repeated}
+        emit({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
+        return OK
+    _tell_import(done, target, wanted, repeated=repeated, new=new, begun=begun)
+    if not repeated:
+        thread = () if wanted.thread is None else ("--thread", wanted.thread)
+        note(f"Read it with: {spelled('messages', journal, line.id, *thread, tenant=wanted.tenant)}")
+    return OK
+
+
+def _try_out(given: Any, wanted: Conversation, source: str, *, strict: bool) -> None:
+    """Refuse what holds no message or is too large, and what is broken if nothing may be repaired.
+
+    It is tried in memory, before a journal or a session is made for it: what is refused leaves nothing behind.
+    """
+    with open_journal("memory:", tokenizer=len) as trial, Waiting("check") as progress:
+        line = trial.session(wanted.session, thread=wanted.line)
+        done = line.import_messages(given, wanted.format, progress=progress)
+        empty = not done.messages and line.system is None
+    repairs = done.repairs
+    if not repairs or not (empty or strict):
+        return
+    name = "Standard input" if source == STDIN else source
+    said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in repairs[:NAMED])
+    more = f"; and {len(repairs) - NAMED:,} more" if len(repairs) > NAMED else ""
+    if empty:
+        raise InvalidMessage(f"{name} holds no message that can be read: {said}{more}. Check it, and --format.")
+    raise InvalidMessage(
+        f"{name} is broken in {len(repairs):,} places, so nothing was imported: {said}{more}. "
+        "Leave out --strict to have it repaired."
+    )
+
+
+def _tell_import(
+    done: import_export.Imported, target: Path, wanted: Conversation, *, repeated: bool, new: bool, begun: bool
+) -> None:
+    session = f"{'the new ' if begun else ''}session {wanted.session!r}"
+    if wanted.thread is not None:
+        session = f"thread {wanted.thread!r} of {session}"
+    journal = f"the new journal {target}" if new else str(target)
+    if repeated:
+        say(f"These {done.messages:,} messages came into {session} under this key already; nothing was changed.")
+    else:
+        say(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
+    if done.repairs:
+        say(f"{len(done.repairs):,} repairs were needed:", "yellow")
+        _print_repairs(sorted(done.repairs, key=lambda one: one.index)[:SHOWN])
+        if len(done.repairs) > SHOWN:
+            say(f"and {len(done.repairs) - SHOWN:,} more; --json has them all.", "yellow")
+
+
+def _print_repairs(repairs: Iterable[Repair]) -> None:
+    rows = [(str(one.index), printable(one.problem), printable(one.done)) for one in repairs]
+    out = console()
+    if not out.is_terminal:
+        every: list[tuple[Any, ...]] = [COLUMNS, *rows]
+        sys.stdout.writelines(aligned(every, widest(every), (0,)))
+        return
+    table = Table(*COLUMNS, box=None, header_style="dim", pad_edge=False)
+    table.columns[0].justify = "right"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)
+
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+EXPECTED = {
+    "openai": 'a JSON array of messages, an object with "messages", or one message a line',
+    "responses": 'a JSON array of items, or an object with "input"',
+    "anthropic": 'a JSON array of messages, or an object with "messages"',
+    "jsonl": "one message a line, as `holdfast export --session … --format jsonl` writes them",
+}
+_ITEMS = {"openai": "messages", "responses": "input", "anthropic": "messages"}
+_ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+
+
+def check_format(format: str) -> str:
+    """A format that there is."""
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"--format {format!r:.40} is not known. Use one of {', '.join(ALL_FORMATS)}.")
+    return format
+
+
+def read_conversation(source: str, format: str) -> Any:
+    """What `import_messages` takes: an object or a list, or bytes of JSON lines."""
+    body, name = body_of(source, "a conversation")
+    if not body.strip():
+        raise InvalidMessage(f"{name} is empty. Expected {EXPECTED[format]}.")
+    if format == "jsonl":
+        _check_signs(_first_line(body), format, name)
+        return body
+    given = _decoded(body, format, name)
+    _check_signs(given, format, name)
+    if isinstance(given, dict) and "role" in given:
+        return [given]
+    items = given.get(_ITEMS[format]) if isinstance(given, dict) else given
+    if not isinstance(items, list) and not (format == "responses" and isinstance(items, str)):
+        raise InvalidMessage(f"{name} holds {_kind(given, _ITEMS[format])}. Expected {EXPECTED[format]}.")
+    return given
+
+
+def body_of(source: str, what: str) -> tuple[bytes, str]:
+    """All bytes of a file or of standard input, and what to call them in an error."""
+    if source == STDIN:
+        if sys.stdin is None:  # Closed by whoever started us.
+            raise InvalidValue("There is nothing on standard input. Give a file, or pipe one in.")
+        return sys.stdin.buffer.read().removeprefix(BOM), "Standard input"
+    path = stored_path(source)
+    try:
+        # Not only plain files: a shell's <(…) is a pipe.
+        return path.read_bytes().removeprefix(BOM), str(path)
+    except FileNotFoundError:
+        raise NotFound(f"There is no file at {path}. Give the path of {what}, or - for standard input.") from None
+    except IsADirectoryError:
+        raise InvalidValue(f"{path} is a folder. Give the path of a file in it.") from None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
+
+
+def _decoded(body: bytes, format: str, name: str) -> Any:
+    """The whole as JSON; else its lines, if the first one is an object of its own."""
+    try:
+        return _json(body)
+    except ValueError as error:
+        first = _first_line(body)
+        if not isinstance(first, dict) or len(body.strip().splitlines()) < 2:
+            raise InvalidMessage(f"{name} is not JSON ({error}). Expected {EXPECTED[format]}.") from None
+    return [_line(line, number, format, name) for number, line in enumerate(body.splitlines(), 1) if line.strip()]
+
+
+def _line(line: bytes, number: int, format: str, name: str) -> Any:
+    try:
+        found = _json(line)
+    except ValueError as error:
+        raise InvalidMessage(f"Line {number} of {name} is not JSON ({error}). Nothing was imported.") from None
+    if isinstance(found, dict) and _ITEMS[format] in found:
+        raise InvalidMessage(
+            f"Line {number} of {name} is a whole conversation. Import one at a time, each into its own session."
+        )
+    return found
+
+
+def _json(text: bytes) -> Any:
+    """JSON as programs write it, with lone surrogates and NaN, which the import repairs."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        # Slower, more lenient, and it says where the mistake is.
+        return json.loads(text.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _first_line(body: bytes) -> Any:
+    with suppress(ValueError):
+        return _json(body.lstrip().split(b"\n", 1)[0])
+    return None
+
+
+def _check_signs(given: Any, format: str, name: str) -> None:
+    """Refuse what bears the marks of another format and none of its own."""
+    if isinstance(given, dict) and given.get("kind") == "journal":
+        raise InvalidMessage(f"{name} is the export of a whole journal. Import it without --session.")
+    found = _signs(given)
+    if found and format not in found:
+        raise InvalidMessage(
+            f"{name} looks like {' or '.join(found)}, not {format}: expected {EXPECTED[format]}. "
+            f"Use --format {found[0]} if that is what it is."
+        )
+
+
+def _signs(given: Any) -> list[str]:
+    """The formats that something bears marks of; none if it could be any."""
+    found: dict[str, None] = {}
+    items: Any = given
+    if isinstance(given, dict):
+        items = given.get("messages", given.get("input", [given]))
+        beside = {"instructions": "responses", "input": "responses", "system": "anthropic"}
+        found.update({format: None for field, format in beside.items() if field in given and "holdfast" not in given})
+    for item in items if isinstance(items, list) else ():
+        found.update(dict.fromkeys(_marks(item)))
+    return list(found)
+
+
+def _marks(item: Any) -> Sequence[str]:
+    if not isinstance(item, dict):
+        return ()
+    if "holdfast" in item or "tool_results" in item:
+        return ("jsonl",)
+    if "role" not in item:
+        return ("responses",) if str(item.get("type", "")).startswith(("function_call", "custom_tool_call")) else ()
+    calls = item.get("tool_calls")
+    if isinstance(calls, list) and any(isinstance(call, dict) and "name" in call for call in calls):
+        return ("jsonl",)
+    if calls or item.get("function_call") or item["role"] in ("tool", "function"):
+        return ("openai",)
+    blocks = item.get("content")
+    if isinstance(blocks, list) and any(
+        isinstance(one, dict) and one.get("type") in _ANTHROPIC_BLOCKS for one in blocks
+    ):
+        return ("anthropic",)
+    return ()
+
+
+def _kind(given: Any, field: str) -> str:
+    if isinstance(given, dict):
+        if field in given:
+            return f'an object whose "{field}" is no list'
+        return f'an object without "{field}"'
+    return {str: "a text", bool: "true or false", type(None): "null"}.get(type(given), "a number")

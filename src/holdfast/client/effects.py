@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from holdfast.client.state import StateReader, StateStore
-from holdfast.flow.effect import deciding, effects, operating, outbox, sinks
-from holdfast.flow.state import journaled as state
+from holdfast.flow.effects import operators, outbox, settle, sinks
+from holdfast.flow.state import journal_store as state
 from holdfast.ports import Acting, Ports, Sink
 from holdfast.records.effects import AnyEffect, DeclaredEffect, Dispatched, EffectInfo, Operated
 from holdfast.records.scope import Address
@@ -49,7 +49,7 @@ class Effects:
         its output is given from then on; the same key with another input is refused.
         """
         view = StateReader(state.storage(self._ports, self._acting))
-        return operating.operate(self._ports, self._acting, operator, input, view, scope=scope, key=key, name=name)
+        return operators.operate(self._ports, self._acting, operator, input, view, scope=scope, key=key, name=name)
 
     def add_sink(
         self,
@@ -89,28 +89,28 @@ class Effects:
 
     def pending(self) -> Iterator[EffectInfo]:
         """Effects that wait for their turn, their next attempt, their sink or their approval, oldest first."""
-        return effects.waiting(self._ports, self._acting, lambda row: row["status"] != "dead")
+        return settle.waiting(self._ports, self._acting, lambda row: row["status"] != "dead")
 
     def dead(self) -> Iterator[EffectInfo]:
         """Effects that are not tried any more, oldest first, with the reason."""
-        return effects.waiting(self._ports, self._acting, lambda row: row["status"] == "dead")
+        return settle.waiting(self._ports, self._acting, lambda row: row["status"] == "dead")
 
     def get(self, effect: str) -> EffectInfo:
         """One effect that was declared for a sink, with what came of it so far; EffectNotFound if there is none."""
-        return effects.info(self._ports, self._acting, effect)
+        return settle.info(self._ports, self._acting, effect)
 
     def revive(self, effect: str) -> None:
         """Let an effect that is dead, deferred or between attempts be tried at the next dispatch."""
-        deciding.revive(self._ports, self._acting, effect)
+        settle.revive(self._ports, self._acting, effect)
 
     def discard(self, effect: str, *, reason: str | None = None) -> None:
         """Take an effect out for good, whatever it waits for; its lane goes on."""
-        deciding.discard(self._ports, self._acting, effect, reason)
+        settle.discard(self._ports, self._acting, effect, reason)
 
     def approve(self, effect: str) -> None:
         """Let an effect go that was declared with `needs_approval`."""
-        deciding.approve(self._ports, self._acting, effect)
+        settle.approve(self._ports, self._acting, effect)
 
     def reject(self, effect: str, *, reason: str | None = None) -> None:
         """Take an effect out that waits for approval."""
-        deciding.discard(self._ports, self._acting, effect, reason, only="approval")
+        settle.discard(self._ports, self._acting, effect, reason, only="approval")

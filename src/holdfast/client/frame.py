@@ -1,6 +1,11 @@
 """`frame` inside its block: run steps once, spend, attach, ask, and push children.
 
 How a block is entered and left is in `client/block.py`.
+
+`frame` inside its block: what is said in it, and what it is shown.
+
+A root frame within a session says it in the session's conversation. Any other frame has messages of its own, which
+nobody above or below it sees.
 """
 
 from __future__ import annotations
@@ -8,20 +13,119 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from holdfast.client.line import FrameLine
-from holdfast.client.questions import choices
-from holdfast.core.codec import decode, decode_event, encode
+from holdfast.client import pack as client_pack
+from holdfast.client.files import file_parts
+from holdfast.client.frame_block import Block
+from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
+from holdfast.client.index import choices
+from holdfast.client.pack import ContextPack
+from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import is_record_type, plain, typed
+from holdfast.core.wire.read import read
 from holdfast.errors import FrameEnded, FrameSuspended, InvalidValue, KeyReused, Waiting
-from holdfast.flow.stack import asking, showing, steps, working
+from holdfast.flow.compaction import rules
+from holdfast.flow.frames import calls, questions, run_once
+from holdfast.flow.frames import messages as frame_messages
+from holdfast.flow.frames import read as frame_read
+from holdfast.flow.packs import visibility
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id
-from holdfast.records.resume import Answer, Asked
+from holdfast.records.messages import Message
+from holdfast.records.packs import MAIN_ROLE
+from holdfast.records.recovery import Answer, Asked
 from holdfast.records.usage import Usage
+
+
+class FrameLine(Block):
+    """The messages of a frame."""
+
+    @overload
+    def append(
+        self,
+        message: list[Any],
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> list[Message]: ...
+
+    @overload
+    def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> Message: ...
+
+    def append(
+        self,
+        message: Any,
+        *,
+        files: Sequence[Any] = (),
+        partial: bool = False,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> Message | list[Message]:
+        """Text, a mapping, a Message or a provider's response; a list of them in one commit. See Session.append."""
+        self._check_inside()
+        given = file_parts(message, files) if files else message
+        found = frame_messages.append(
+            self._ports, self._acting, self.id, read(given, partial=partial), key=self._own(key), pinned=pinned
+        )
+        rules.after_append(self._ports, self._acting, found[-1].stream, found)
+        return found if isinstance(message, list) else found[-1]
+
+    def pack(
+        self,
+        budget: int | None = None,
+        *,
+        role: str = MAIN_ROLE,
+        query: str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        force_exclude: bool = False,
+        min_compaction: str = "none",
+        tokenizer: str | None = None,
+        layout: str = "stable",
+        stickiness: float | None = None,
+        max_messages: int | None = None,
+        recall: int | None = None,
+        as_of: int | None = None,
+    ) -> ContextPack:
+        """The best that fits of what this frame sees, within its limits and what it has left. See Session.pack."""
+        asked = client_pack.asked_for(
+            budget,
+            role=role,
+            query=query,
+            include=include,
+            exclude=exclude,
+            force_exclude=force_exclude,
+            min_compaction=min_compaction,
+            tokenizer=tokenizer,
+            layout=layout,
+            stickiness=stickiness,
+            max_messages=max_messages,
+            recall=recall,
+        )
+        return client_pack.pack_frame(self._ports, self._acting, self.id, asked, as_of)
+
+    def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
+        """Tools with which a model reads what this frame sees and its pack left out. Each use counts as a tool call."""
+        line = visibility.line_of_frame(self._ports, self._acting, self.id)
+        return HistoryTools(self._ports, self._acting, line, frame=self.id, max_tokens=max_tokens)
+
+    def messages(self, limit: int | None = None) -> list[Message]:
+        """As they were said, oldest first: all, or the newest `limit`. Also once the frame has ended."""
+        return frame_messages.messages(self._ports, self._acting, self.id, limit)
+
 
 T = TypeVar("T")
 
@@ -63,18 +167,20 @@ class Frame(FrameLine):
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
-        begun = steps.begin(self._ports, self._acting, self.id, key, if_interrupted)
+        begun = run_once.begin(self._ports, self._acting, self.id, key, if_interrupted)
         if begun.known:
             return typing.cast(T, typed(begun.known[0], kind))
         try:
             value = fn(*args)
         except Exception as error:
-            steps.failed(self._ports, self._acting, self.id, key, begun.call, error)
+            run_once.failed(self._ports, self._acting, self.id, key, begun.call, error)
             raise
         except BaseException:
-            steps.leave(self._ports, self._acting, self.id, key)  # The intent stays open: nobody knows what happened.
+            run_once.leave(
+                self._ports, self._acting, self.id, key
+            )  # The intent stays open: nobody knows what happened.
             raise
-        return typing.cast(T, typed(steps.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
+        return typing.cast(T, typed(run_once.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
         """What the frame gives: written when it is completed. Gives the value as it will be read."""
@@ -94,17 +200,17 @@ class Frame(FrameLine):
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, from a reservation if a purpose is given."""
         self._check_awake(key)
-        working.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
+        calls.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
         self._check_awake(key)
-        working.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+        calls.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Give a reservation back."""
         self._check_awake(key)
-        working.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
+        calls.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
     def attach(
         self,
@@ -122,7 +228,7 @@ class Frame(FrameLine):
         """Attach evidence; gives the handle's id."""
         self._check_awake(key)
         content = HandleContent(description=description, target=target, body=body)
-        return working.add_handle(
+        return calls.add_handle(
             self._ports,
             self._acting,
             self.id,
@@ -138,14 +244,14 @@ class Frame(FrameLine):
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
         self._check_awake(key)
-        return working.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
+        return calls.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
 
     def _check_awake(self, key: str | None) -> None:
         """Code that went on after a question, whatever it did with `Waiting`, changes nothing until it is answered.
 
         What was done before the question is done: the same code may come by it again, with its key.
         """
-        live = showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = frame_read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         if live is None or live.question is None:
             return
         own = self._own(key)
@@ -186,7 +292,7 @@ class Frame(FrameLine):
             arguments=plain(arguments),
             payload=plain(payload),
         )
-        return asking.suspend(
+        return questions.suspend(
             self._ports,
             self._acting,
             self.id,
@@ -216,12 +322,12 @@ class Frame(FrameLine):
         if not asked:
             raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
         question: str = asked[-1].facts.question
-        answer = asking.answer_of(self._ports, self._acting, self._stream, question)
-        if asking.waits_for(self._ports, self._acting, self.id, question):
+        answer = questions.answer_of(self._ports, self._acting, self._stream, question)
+        if questions.waits_for(self._ports, self._acting, self.id, question):
             if answer is None:
-                fresh = asking.new_token(self._ports, self._acting, question) if token else None
+                fresh = questions.new_token(self._ports, self._acting, question) if token else None
                 return Asked(question=question, frame=self.id, token=fresh, repeated=True)
-            asking.resume(self._ports, self._acting, self.id)
+            questions.resume(self._ports, self._acting, self.id)
         return Asked(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
     def ask(self, reason: str, *, key: str, **how: Any) -> Answer:

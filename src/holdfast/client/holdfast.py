@@ -20,10 +20,11 @@ from holdfast.client.state import StateReader, StateStore
 from holdfast.client.turn_model import LOOPS
 from holdfast.connect import Beside, connect
 from holdfast.errors import Refused
-from holdfast.flow.conversation import handing, listing, sessions
-from holdfast.flow.stack import owning
-from holdfast.flow.state import journaled as state
-from holdfast.flow.state import searching
+from holdfast.flow.frames import takeover
+from holdfast.flow.sessions import handover
+from holdfast.flow.sessions import sessions as sessions_flow
+from holdfast.flow.state import journal_store as state_journal_store
+from holdfast.flow.state import search as state_search
 from holdfast.ports import (
     Acting,
     Clock,
@@ -43,15 +44,15 @@ from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import DEFAULT_TENANT, Event
 from holdfast.records.frames import Limits
 from holdfast.records.ids import check_id, ulid_text
-from holdfast.records.lines import SessionInfo, SweptSessions
-from holdfast.records.resume import QuestionInfo
+from holdfast.records.recovery import QuestionInfo
 from holdfast.records.scope import MAIN_THREAD, Address, Scope
+from holdfast.records.sessions import SessionInfo, SweptSessions
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
-    from holdfast.runtime.sync_agent import Agent
-    from holdfast.runtime.sync_shutdown import Shutdown
+    from holdfast.runtime.agent import Agent
+    from holdfast.runtime.shutdown import Shutdown
 
 T = TypeVar("T")
 _warned: list[bool] = []
@@ -122,7 +123,7 @@ class Holdfast:
         Settings that are given are stored with it, so that whoever takes it up again has them.
         """
         _warn_inside_a_loop()
-        given = sessions.Given(
+        given = sessions_flow.Given(
             system=system,
             tools=tools,
             model=model,
@@ -131,7 +132,7 @@ class Holdfast:
             idle_timeout=idle_timeout,
             metadata=metadata,
         )
-        sessions.open_session(self._ports, self._acting, id, thread, given, create=create)
+        sessions_flow.open_session(self._ports, self._acting, id, thread, given, create=create)
         return Session(self._ports, self._acting, id, thread)
 
     def new_session(
@@ -167,7 +168,7 @@ class Holdfast:
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
         """Sessions, most recently active first, or by cost or title: of a user, with words in their title."""
-        return listing.sessions(
+        return sessions_flow.sessions(
             self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
         )
 
@@ -176,17 +177,17 @@ class Holdfast:
 
         It looks at each session once. Work in frames that was never said in a session is not in it: see `frame.usage`.
         """
-        return listing.usage(self._ports, self._acting)
+        return sessions_flow.usage(self._ports, self._acting)
 
     def sweep_sessions(self) -> SweptSessions:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
-        return handing.sweep_sessions(self._ports, self._acting)
+        return handover.sweep_sessions(self._ports, self._acting)
 
     @property
     def state(self) -> StateStore:
         """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
         _warn_inside_a_loop()
-        return StateStore(state.storage(self._ports, self._acting), owner=False)
+        return StateStore(state_journal_store.storage(self._ports, self._acting), owner=False)
 
     @property
     def effects(self) -> Effects:
@@ -208,7 +209,7 @@ class Holdfast:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Messages and entries of every conversation and scope that match a question's words, best first."""
-        return searching.search_all(self._ports, self._acting, query, limit)
+        return state_search.search_all(self._ports, self._acting, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Every open question that somebody can answer, oldest frame first."""
@@ -259,8 +260,8 @@ class Holdfast:
         `loops` times, show it `budget` tokens each time, and use `tokens` and `budget_usd`, at most. `options` go into
         every request.
         """
-        from holdfast.runtime.makeup import makeup
-        from holdfast.runtime.sync_agent import Agent
+        from holdfast.runtime.agent import Agent
+        from holdfast.runtime.agent_config import makeup
 
         made = makeup(
             name,
@@ -285,7 +286,7 @@ class Holdfast:
         then stays live for the next process. A second signal hurries. `signals` are SIGTERM and SIGINT unless you say
         otherwise, and need the main thread; with none of them `stop.request()` has the same effect.
         """
-        from holdfast.runtime.sync_shutdown import Shutdown
+        from holdfast.runtime.shutdown import Shutdown
 
         return Shutdown(self, grace, signals)
 
@@ -319,7 +320,7 @@ class Holdfast:
         if self._owner:
             while self._ports.endings:
                 self._ports.endings.pop()()
-            owning.release_claims(self._ports)
+            takeover.release_claims(self._ports)
             self._ports.leases.close()
             self._ports.journal.close()
 

@@ -1,32 +1,416 @@
 """`hf.index`: every operation on frames at the low level, flat. Each method is a line that names a flow.
 
 Frames are named by their ids. Every write takes a `key`, under which it happens once.
+
+`hf.index`, the part about questions: suspend, answer once, resume.
+
+`hf.index`, the part inside frames: spend and reserve, attach evidence, begin and end calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from holdfast.client import context
+from holdfast.client import pack as client_context
 from holdfast.client.pack import ContextPack
-from holdfast.client.questions import QuestionsView
-from holdfast.client.work import WorkView
-from holdfast.core import stack
+from holdfast.connect import summarizer_for
+from holdfast.core.frames import stack as frame_stack
 from holdfast.core.values import plain
-from holdfast.errors import BudgetTooSmall
-from holdfast.flow.context import briefs, seeing
-from holdfast.flow.stack import frames, owning, pushing, showing, sweeping
+from holdfast.errors import BudgetTooSmall, InvalidValue, TokenNotFound
+from holdfast.flow.compaction import frames
+from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import lifecycle, push, read, takeover
+from holdfast.flow.frames import questions as frame_questions
+from holdfast.flow.frames import sweep as frame_sweep
+from holdfast.flow.packs import briefs, visibility
+from holdfast.flow.sessions import append
+from holdfast.flow.turns import calls
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.compaction import KEEP, SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED
-from holdfast.records.events.frames import GoalContent, OutcomeContent
+from holdfast.records.events.frames import AnswerContent, GoalContent, HandleContent, OutcomeContent, QuestionContent
 from holdfast.records.frames import Limits
 from holdfast.records.packs import MAIN_ROLE, BriefContext
-from holdfast.records.resume import (
-    ActorResumeState,
-    FrameInfo,
-    Swept,
-)
+from holdfast.records.recovery import ActorResumeState, Answer, Asked, FrameInfo, HandleInfo, QuestionInfo, Swept
 from holdfast.records.scope import Address, Scope
+from holdfast.records.usage import Usage
+
+
+class QuestionsView:
+    """The open questions of one tenant."""
+
+    def __init__(self, ports: Ports, acting: Acting) -> None:
+        self._ports = ports
+        self._acting = acting
+
+    # questions
+
+    def suspend_frame(
+        self,
+        frame: str,
+        reason: str | None = None,
+        *,
+        kind: str = "approval",
+        options: Sequence[str] | None = None,
+        recommended: str | None = None,
+        arguments: Any = None,
+        payload: Any = None,
+        token: bool = False,
+        expires_ms: int | None = None,
+        on_expiry: str | None = None,
+        until: int | None = None,
+        call: str | None = None,
+        subtree: bool = False,
+        release_budget: bool = True,
+        key: str | None = None,
+    ) -> Asked:
+        """Stop a frame until somebody answers; gives the question's id and, if asked for, a link token."""
+        content = QuestionContent(
+            reason=_text(reason, "reason"),
+            options=choices(options, recommended),
+            recommended=recommended,
+            arguments=plain(arguments),
+            payload=plain(payload),
+        )
+        return frame_questions.suspend(
+            self._ports,
+            self._acting,
+            frame,
+            content,
+            kind=kind,
+            token=token,
+            expires_ms=expires_ms,
+            on_expiry=on_expiry,
+            until=until,
+            call=call,
+            subtree=subtree,
+            release=release_budget,
+            key=key,
+        )
+
+    def answer(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
+    ) -> str:
+        """Answer a question by id, or with its token; gives its id. The frame's owner goes on with it.
+
+        `args` are all arguments of a tool call, in place of those that were asked about. What the tool can never take
+        is refused, as far as it is known, and the question stays open.
+        """
+        content = _answer(payload, args, note)
+        if args is not None and approve is not False:
+            calls.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
+        return frame_questions.answer(
+            self._ports,
+            self._acting,
+            question=question,
+            token=token,
+            approved=_flag(approve),
+            content=content,
+        )
+
+    def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
+        """A new link token for an open question; the earlier one is void."""
+        return frame_questions.reissue(self._ports, self._acting, question, expires_ms)
+
+    def resume_frame(
+        self,
+        question: str | None = None,
+        *,
+        token: str | None = None,
+        approve: bool | None = None,
+        payload: Any = None,
+        args: Any = None,
+        note: str | None = None,
+    ) -> str:
+        """Let the frame of a question go on; gives the frame's id. Brings an answer along if none was given."""
+        given = approve is not None or payload is not None or args is not None or note is not None
+        frame, answered = frame_questions.found(self._ports, self._acting, question, token)
+        if answered and token is not None:
+            raise TokenNotFound
+        if args is not None and approve is not False:
+            calls.check_edited(self._ports, self._acting, plain(args), question=question, token=token)
+        frame_questions.resume(
+            self._ports,
+            self._acting,
+            frame,
+            bring=given or not answered,
+            token=token,
+            approved=_flag(approve),
+            content=_answer(payload, args, note),
+        )
+        return frame
+
+    def questions(self) -> Iterator[QuestionInfo]:
+        """Every open question, oldest frame first."""
+        return read.questions(self._ports, self._acting)
+
+    def question(self, question: str) -> QuestionInfo:
+        """One open question."""
+        return read.question(self._ports, self._acting, question)
+
+    def answer_to(self, scope: Address, question: str) -> Answer | None:
+        """What was answered to a question of a scope, also after its frame went on."""
+        read.raw_id(question, "question")
+        return frame_questions.answer_of(self._ports, self._acting, Scope.of(scope).text, question)
+
+
+def _text(value: object, what: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidValue(f"{what} must be a text.")
+    return value
+
+
+def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
+    """What can be chosen, as a list of texts; what is recommended is one of them."""
+    if options is None:
+        return None
+    if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
+        raise InvalidValue("options must be a list of texts.")
+    if recommended is not None and recommended not in options:
+        raise InvalidValue(f"{recommended!r} is recommended and not among the options.")
+    return list(options)
+
+
+def _flag(value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidValue("approve must be True, False or left out.")
+    return value
+
+
+def _answer(payload: Any, args: Any, note: str | None) -> AnswerContent | None:
+    if payload is None and args is None and note is None:
+        return None
+    return AnswerContent(payload=plain(payload), arguments=plain(args), note=_text(note, "note"))
+
+
+class WorkView:
+    """Budgets, evidence, results and calls of one tenant's frames."""
+
+    def __init__(self, ports: Ports, acting: Acting) -> None:
+        self._ports = ports
+        self._acting = acting
+
+    # budgets
+
+    def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
+        """Set tokens aside for a purpose."""
+        frame_calls.reserve(self._ports, self._acting, frame, purpose, amount, key)
+
+    def release_reservation(
+        self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
+    ) -> None:
+        """Give a reservation back, all of it or a part."""
+        frame_calls.release(self._ports, self._acting, frame, purpose, amount, key)
+
+    def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """Record usage that a reservation pays for, as far as it goes."""
+        frame_calls.spend(self._ports, self._acting, frame, usage, purpose, key)
+
+    def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
+        """Record what work used. Never refused for its amount: the work is done."""
+        frame_calls.spend(self._ports, self._acting, frame, usage, None, key)
+
+    # evidence and results
+
+    def add_handle(
+        self,
+        frame: str,
+        kind: str,
+        *,
+        handle: str | None = None,
+        description: str | None = None,
+        target: str | None = None,
+        body: str | None = None,
+        priority: str | None = None,
+        policy: str | None = None,
+        tokens: int | None = None,
+        trust: str | None = None,
+        call: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Attach evidence; gives the handle's id. A handle that is there already is changed in place."""
+        content = HandleContent(description=description, target=target, body=body, metadata=plain(metadata))
+        return frame_calls.add_handle(
+            self._ports,
+            self._acting,
+            frame,
+            kind,
+            content,
+            handle=handle,
+            priority=priority,
+            policy=policy,
+            tokens=tokens,
+            trust=trust,
+            call=call,
+            key=key,
+        )
+
+    def remove_handle(
+        self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
+    ) -> str | None:
+        """Detach evidence; gives the name under which `restore_handles` brings it back."""
+        names = [handle] if isinstance(handle, str) else handle
+        return frame_calls.remove_handles(self._ports, self._acting, frame, names, reason, key)
+
+    def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
+        """Attach again what one removal or compaction detached; gives the handles."""
+        return frame_calls.restore_handles(self._ports, self._acting, frame, removal, key)
+
+    def compact_context(
+        self,
+        frame: str,
+        target_budget: int,
+        strategy: str = "priority",
+        *,
+        keep: int = KEEP,
+        summarizer: Summarizer | Callable[..., str] | None = None,
+        max_tokens: int = SUMMARY_TOKENS,
+        timeout: float | None = None,
+        store: bool | str = False,
+        strict: bool = False,
+        key: str | None = None,
+    ) -> CompactionResult:
+        """Make the context of a frame fit a budget: detach its evidence, or let a summary stand for what was said.
+
+        `priority`, `policy_trim` and strategies of your own choose among its evidence, which `restore_handles` brings
+        back. The others keep the newest `keep` rounds of its conversation. What is critical stays.
+        """
+        config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
+        chosen = self._summarizer(summarizer)
+        return frames.compact_context(
+            self._ports, self._acting, frame, target_budget, config, chosen, strict=strict, key=key
+        )
+
+    def _summarizer(self, given: Any) -> Summarizer:
+        tokenizer = append.models(self._ports).tokenizer()
+        return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
+
+    def handles(self, frame: str) -> list[HandleInfo]:
+        """A frame's handles in order, with what they point to; detached ones are marked."""
+        return read.handles(self._ports, self._acting, frame)
+
+    def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
+        """Point to something the frame produced; gives its position."""
+        return frame_calls.add_result(self._ports, self._acting, frame, kind, ref, summary, key)
+
+    # calls
+
+    def begin_model_call(
+        self,
+        frame: str,
+        pack: ContextPack | None = None,
+        *,
+        model: str | None = None,
+        request: Any = None,
+        if_interrupted: str = "retry",
+        key: str | None = None,
+    ) -> str:
+        """Journal that a model is about to be called, and with which pack; gives the call's id.
+
+        Refused when nothing is left to spend. With a key, a second call gives the first's id, whatever was said since:
+        show the model `pack_at(call)` then.
+        """
+        if pack is not None:
+            return client_context.begin_call(
+                self._ports,
+                self._acting,
+                pack,
+                frame=frame,
+                model=model,
+                request=plain(request),
+                if_interrupted=if_interrupted,
+                key=key,
+            )
+        return frame_calls.begin_model(
+            self._ports,
+            self._acting,
+            frame,
+            model=model,
+            request=plain(request),
+            if_interrupted=if_interrupted,
+            key=key,
+        )
+
+    def end_model_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        usage: Usage | int = 0,
+        finish: str | None = None,
+        response: Any = None,
+        provider_id: str | None = None,
+        error: str | None = None,
+        retryable: bool = False,
+        doubtful: Usage | None = None,
+    ) -> None:
+        """Journal what a model answered, or with `error` that it failed. What it used is recorded either way."""
+        frame_calls.end_model(
+            self._ports,
+            self._acting,
+            frame,
+            call,
+            usage=usage,
+            finish=finish,
+            response=plain(response),
+            provider_id=provider_id,
+            error=error,
+            retryable=retryable,
+            doubtful=doubtful,
+        )
+
+    def begin_tool_call(
+        self,
+        frame: str,
+        name: str,
+        *,
+        arguments: Any = None,
+        if_interrupted: str = "ask",
+        provider_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Journal that a tool is about to be called; gives the call's id, its idempotency key."""
+        return frame_calls.begin_tool(
+            self._ports,
+            self._acting,
+            frame,
+            name,
+            arguments=plain(arguments),
+            if_interrupted=if_interrupted,
+            provider_id=provider_id,
+            key=key,
+        )
+
+    def end_tool_call(
+        self,
+        frame: str,
+        call: str,
+        *,
+        value: Any = None,
+        error: str | None = None,
+        interrupted: bool = False,
+        tokens: int | None = None,
+    ) -> None:
+        """Journal what a tool returned, or with `error` that it failed."""
+        frame_calls.end_tool(
+            self._ports,
+            self._acting,
+            frame,
+            call,
+            value=plain(value),
+            error=error,
+            interrupted=interrupted,
+            tokens=tokens,
+        )
 
 
 class IndexView(WorkView, QuestionsView):
@@ -54,7 +438,7 @@ class IndexView(WorkView, QuestionsView):
         """
         content = GoalContent(goal=goal, inputs=plain(inputs), metadata=plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
-        return pushing.push(
+        return push.push(
             self._ports,
             self._acting,
             stream,
@@ -83,13 +467,13 @@ class IndexView(WorkView, QuestionsView):
         """Change what a frame is for, its limits, whether it waits, or a root's tokens."""
         texts = None
         if goal is not None or inputs is not None or metadata is not None:
-            known = showing.frame_info(self._ports, self._acting, frame)
+            known = read.frame_info(self._ports, self._acting, frame)
             texts = GoalContent(
                 goal=goal if goal is not None else _kept(known.goal),
                 inputs=plain(inputs) if inputs is not None else _kept(known.inputs),
                 metadata=plain(metadata) if metadata is not None else _kept(known.metadata),
             )
-        frames.update(
+        lifecycle.update(
             self._ports,
             self._acting,
             frame,
@@ -100,7 +484,7 @@ class IndexView(WorkView, QuestionsView):
             key=key,
             expected=expected_version,
         )
-        return showing.frame_info(self._ports, self._acting, frame)
+        return read.frame_info(self._ports, self._acting, frame)
 
     def pop_frame(
         self,
@@ -115,42 +499,42 @@ class IndexView(WorkView, QuestionsView):
     ) -> FrameInfo:
         """End a frame and settle its budget. Failing or cancelling it cancels everything below, leaf first."""
         content = OutcomeContent(summary=summary, error=error, value=plain(value))
-        ended = frames.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
+        ended = lifecycle.pop(self._ports, self._acting, frame, status, content, key=key, expected=expected_version)
         if ended is None:
-            return showing.frame_info(self._ports, self._acting, frame)
+            return read.frame_info(self._ports, self._acting, frame)
         goal = self._ports.states.take_goal(self._acting.tenant, ended.stream, ended.frame.goal)
-        return showing.describe(
+        return read.describe(
             self._ports, self._acting, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )
 
     def get_frame(self, frame: str) -> FrameInfo:
         """A frame with its texts, live or ended."""
-        return showing.frame_info(self._ports, self._acting, frame)
+        return read.frame_info(self._ports, self._acting, frame)
 
     def ancestry(self, frame: str) -> list[FrameInfo]:
         """Root to this frame, across scopes."""
-        return showing.ancestry(self._ports, self._acting, frame)
+        return read.ancestry(self._ports, self._acting, frame)
 
     def stack(self, scope: Address) -> list[FrameInfo]:
         """Every live frame of a scope, parents before children. A waiting parent hides nothing."""
-        return showing.stack_of(self._ports, self._acting, Scope.of(scope).text)
+        return read.stack_of(self._ports, self._acting, Scope.of(scope).text)
 
     def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
         """Every scope that has live frames, with them."""
-        for stream in showing.streams_with_work(self._ports, self._acting):
-            yield stream, showing.stack_of(self._ports, self._acting, stream)
+        for stream in read.streams_with_work(self._ports, self._acting):
+            yield stream, read.stack_of(self._ports, self._acting, stream)
 
     def top_of_stack(self, scope: Address) -> FrameInfo | None:
         """The deepest live frame of a scope, the newest of several, or None."""
         stream = Scope.of(scope).text
-        top = stack.top(showing.current(self._ports, self._acting, stream).frames)
-        return None if top is None else showing.describe(self._ports, self._acting, stream, top)
+        top = frame_stack.top(read.current(self._ports, self._acting, stream).frames)
+        return None if top is None else read.describe(self._ports, self._acting, stream, top)
 
     def leaves(self, scope: Address) -> list[FrameInfo]:
         """Every live frame with nothing live below it, oldest first."""
         stream = Scope.of(scope).text
-        found = stack.leaves(showing.current(self._ports, self._acting, stream).frames)
-        return [showing.describe(self._ports, self._acting, stream, frame) for frame in found]
+        found = frame_stack.leaves(read.current(self._ports, self._acting, stream).frames)
+        return [read.describe(self._ports, self._acting, stream, frame) for frame in found]
 
     # packs
 
@@ -179,8 +563,8 @@ class IndexView(WorkView, QuestionsView):
             raise BudgetTooSmall(
                 f"A pack of {budget_tokens} tokens is too small: give {least} or more.", required=least
             )
-        wanted = seeing.frame_in(self._ports, self._acting, scope, frame)
-        asked = context.asked_for(
+        wanted = visibility.frame_in(self._ports, self._acting, scope, frame)
+        asked = client_context.asked_for(
             budget_tokens,
             role=role,
             query=query,
@@ -194,11 +578,11 @@ class IndexView(WorkView, QuestionsView):
             max_messages=max_messages,
             recall=recall,
         )
-        return context.pack_frame(self._ports, self._acting, wanted, asked, as_of)
+        return client_context.pack_frame(self._ports, self._acting, wanted, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
         """The pack that a model call was given, exactly as it was shown; what was erased since says so."""
-        return context.pack_at(self._ports, self._acting, call)
+        return client_context.pack_at(self._ports, self._acting, call)
 
     # briefs
 
@@ -242,15 +626,15 @@ class IndexView(WorkView, QuestionsView):
         Without an incarnation this only reads. With one, this process becomes the owner: whoever
         owned the scope before can write no more, and `actor.resumed` is written, once.
         """
-        return owning.resume_actor(self._ports, self._acting, Scope.of(scope).text, incarnation)
+        return takeover.resume_actor(self._ports, self._acting, Scope.of(scope).text, incarnation)
 
     def release_actor(self, scope: Address) -> None:
         """Give an actor back that was taken with `resume_actor`; does nothing if it was not."""
-        owning.release_actor(self._ports, self._acting, Scope.of(scope).text)
+        takeover.release_actor(self._ports, self._acting, Scope.of(scope).text)
 
     def sweep(self, *, fail_orphans: bool = False) -> Swept:
         """Resume what a timer woke, end what expired, flag what is late, and fail late work of the dead if asked to."""
-        return sweeping.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
+        return frame_sweep.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
 
 
 def _kept(value: Any) -> Any:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from holdfast.connect import file_path, text_of
-from holdfast.core.codec import decode_event
+from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
-from holdfast.flow import artifacts, erasing, reading, transfer
-from holdfast.flow.change import Decided, append
-from holdfast.flow.verify import verify
+from holdfast.flow.journal import artifacts, read, transfer
+from holdfast.flow.journal.append import Decided, append
+from holdfast.flow.journal.verify import verify
 from holdfast.ports import Acting, Ports
 from holdfast.records.batches import Appended
 from holdfast.records.catalogue import APP_PREFIX
@@ -45,7 +45,7 @@ class JournalView:
     ) -> Iterator[Event]:
         """Events of one stream in order of version, or of the tenant in order of seq; `after` and `until` bound it."""
         query = self._query(scope, after, until, types, backwards)
-        return reading.events(self._ports, query)
+        return read.events(self._ports, query)
 
     def subscribe(
         self,
@@ -57,7 +57,7 @@ class JournalView:
     ) -> Iterator[Event]:
         """Events as they happen, in any process; from now on, or after a version or cursor seen before."""
         query = self._query(scope, self._start(scope) if after is None else after, None, types, False)
-        return reading.subscribe(self._ports, query, timeout=timeout)
+        return read.subscribe(self._ports, query, timeout=timeout)
 
     def append(
         self,
@@ -111,9 +111,9 @@ class JournalView:
     def streams(self) -> Iterator[str]:
         """The names of this tenant's streams, in order."""
         after = ""
-        while heads := self._ports.journal.heads(self._acting.tenant, after, reading.PAGE):
+        while heads := self._ports.journal.heads(self._acting.tenant, after, read.PAGE):
             yield from (head.stream for head in heads)
-            after = reading.beyond(after, heads[-1].stream)
+            after = read.beyond(after, heads[-1].stream)
 
     def position(self) -> int:
         """The cursor of the newest event in the journal."""
@@ -146,7 +146,7 @@ class JournalView:
 
     def erase(self, subject: str) -> Erasure:
         """Remove all content that belongs to a subject, from every byte on disk. It cannot be undone."""
-        return erasing.erase(self._ports, self._acting, subject)
+        return artifacts.erase(self._ports, self._acting, subject)
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
         """A consistent copy at a new path, while others write. `holdfast.restore` makes a journal of it."""
@@ -159,7 +159,7 @@ class JournalView:
         path = file_path(text_of(target))
         if path.exists():
             raise Refused(f"{path} exists already. Give the path of a new file.")
-        until = None if until is None else reading.check_cursor("until", until)
+        until = None if until is None else read.check_cursor("until", until)
         partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         count = 0
         try:
@@ -205,14 +205,14 @@ class JournalView:
         self, scope: Address | None, after: int, until: int | None, types: Sequence[str], backwards: bool
     ) -> Query:
         stream = None if scope is None else Scope.of(scope).text
-        return reading.query_for(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
+        return read.query_for(self._acting, stream, after=after, until=until, types=types, backwards=backwards)
 
 
 def _counted(lines: Iterable[bytes], size: int, progress: Progress | None) -> Iterator[bytes]:
     done = 0
     for number, line in enumerate(lines):
         done += len(line)
-        if progress is not None and number % reading.PAGE == 0:
+        if progress is not None and number % read.PAGE == 0:
             progress(done, size)
         yield line
 

@@ -1,22 +1,33 @@
-"""ContextPack: what one model call is shown, in the form of the provider that is called, and why it is that."""
+"""ContextPack: what one model call is shown, in the form of the provider that is called, and why it is that.
+
+Making packs at the edge: one way for sessions, frames and `hf.index`, now or as of a moment in the past.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.pack import copying
-from holdfast.core.pack.diffing import difference
-from holdfast.core.pack.picture import html_of
-from holdfast.core.pack.pieces import said
-from holdfast.core.wire import anthropic, openai, responses
+from holdfast.core.packs import views
+from holdfast.core.packs.manifest import digest, said
+from holdfast.core.packs.views import difference, html_of
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.requests import AnthropicRequest, OpenAIRequest, ResponsesRequest
-from holdfast.errors import InvalidValue
-from holdfast.journal_port import Journal
-from holdfast.records.lines import Summary
+from holdfast.errors import InvalidValue, NotFound
+from holdfast.flow.compaction import rules
+from holdfast.flow.packs import manifest as journaled
+from holdfast.flow.packs import pack as pack_flow
+from holdfast.flow.packs import rebuild, visibility
+from holdfast.flow.packs.request import Asked
+from holdfast.flow.packs.visibility import Seen
+from holdfast.flow.sessions import import_export
+from holdfast.ports import Acting, Ports
+from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
+    MAIN_ROLE,
     BriefContext,
     CompactionLevel,
     ContextPackMetadata,
@@ -29,6 +40,7 @@ from holdfast.records.packs import (
     Segment,
     TokenSummary,
 )
+from holdfast.records.sessions import Summary
 
 
 class ContextPack:
@@ -60,7 +72,7 @@ class ContextPack:
     @property
     def messages(self) -> list[Message]:
         """All but the system prompt, in the order shown."""
-        return list(copying.messages_of(self._said()))
+        return list(views.messages_of(self._said()))
 
     @property
     def system(self) -> str | None:
@@ -70,17 +82,17 @@ class ContextPack:
     @property
     def tools(self) -> tuple[ToolDef, ...]:
         """The tools that the model is told about."""
-        return copying.tools_of(self._packed.tools)
+        return views.tools_of(self._packed.tools)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The pieces, in the order shown, with where each came from."""
-        return copying.segments_of(self._packed.segments)
+        return views.segments_of(self._packed.segments)
 
     @property
     def brief_context(self) -> BriefContext:
         """System prompt, invariants, working context and tools."""
-        return copying.brief_of(self._packed.brief)
+        return views.brief_of(self._packed.brief)
 
     @property
     def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
@@ -90,13 +102,13 @@ class ContextPack:
     @property
     def summaries(self) -> tuple[Summary, ...]:
         """The summaries that stand for what is not shown."""
-        return copying.summaries_of(self._packed.summaries)
+        return views.summaries_of(self._packed.summaries)
 
     @property
     def conversation(self) -> ConversationSlice:
         """The part of the conversation that is shown as it was said."""
         found = self._packed.conversation
-        return replace(found, messages=copying.messages_of(found.messages))
+        return replace(found, messages=views.messages_of(found.messages))
 
     @property
     def evidence(self) -> tuple[RetrievedEvidence, ...]:
@@ -179,17 +191,17 @@ class ContextPack:
         """How `other` differs from this one."""
         if not isinstance(other, ContextPack):
             raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
-        return copying.difference_of(difference(self._packed, other._packed))
+        return views.difference_of(difference(self._packed, other._packed))
 
     # for providers
 
     def to_openai(self) -> OpenAIRequest:
         """Keyword arguments for `client.chat.completions.create`."""
-        return openai.render(self._whole(), system=self.system, tools=self._packed.tools)
+        return openai_chat.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_responses(self) -> ResponsesRequest:
         """Keyword arguments for `client.responses.create`."""
-        return responses.render(self._whole(), system=self.system, tools=self._packed.tools)
+        return openai_responses.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
         """Keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
@@ -226,3 +238,131 @@ class ContextPack:
 
     def _repr_html_(self) -> str:
         return html_of(self._packed, repr(self))
+
+
+STICKINESS = 0.4
+"""How much of its share a window gives up when it has to move."""
+
+
+def asked_for(
+    budget: int | None = None,
+    *,
+    role: str = MAIN_ROLE,
+    query: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    force_exclude: bool = False,
+    min_compaction: str = "none",
+    tokenizer: str | None = None,
+    layout: str = "stable",
+    stickiness: float | None = None,
+    max_messages: int | None = None,
+    recall: int | None = None,
+) -> Asked:
+    """What a caller wants, as a record; refuses what cannot be wanted."""
+    for name, value in (("include", include), ("exclude", exclude)):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise InvalidValue(f"{name} must be a list of handles, each by its id.")
+    if min_compaction not in tuple(CompactionLevel):
+        raise InvalidValue(f"min_compaction must be one of {', '.join(CompactionLevel)}, not {min_compaction!r}.")
+    return Asked(
+        budget=budget,
+        role=role,
+        query=query,
+        include=tuple(include),
+        exclude=tuple(exclude),
+        force_exclude=bool(force_exclude),
+        min_compaction=CompactionLevel(min_compaction),
+        tokenizer=tokenizer,
+        layout=layout,  # type: ignore[arg-type]  # checked where it is used
+        stickiness=_stickiness(stickiness, max_messages),
+        max_messages=max_messages,
+        recall=recall,
+    )
+
+
+def _stickiness(given: float | None, max_messages: int | None) -> float:
+    """Who asks for a number of messages wants that number, and not a window that stays put."""
+    return given if given is not None else STICKINESS if max_messages is None else 0.0
+
+
+def pack_line(ports: Ports, acting: Acting, line: str, asked: Asked, as_of: int | None) -> ContextPack:
+    """A pack of a session's line."""
+    return _made(ports, acting, lambda then: visibility.seen_in(line), asked, as_of)
+
+
+def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: int | None) -> ContextPack:
+    """A pack of what a frame sees."""
+    return _made(ports, acting, lambda then: visibility.seen_by(then, acting, frame), asked, as_of)
+
+
+def pack_turn(ports: Ports, acting: Acting, frame: str, started: int, budget: int | None) -> ContextPack:
+    """A pack of what a live turn sees, which this message began."""
+    return _made(
+        ports, acting, lambda then: visibility.seen_by(then, acting, frame, turn=started), asked_for(budget), None
+    )
+
+
+def _made(ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: Asked, as_of: int | None) -> ContextPack:
+    if as_of is None:
+        return wrapped(ports, acting, pack_flow.pack(ports, acting, seen(ports), asked))
+    if ports.past is None:
+        raise NotFound("This journal cannot be looked at as it was. Open it with holdfast.open.")
+    then = ports.past(ports, acting, as_of)
+    made = pack_flow.pack(then, acting, seen(then), asked)
+    marked = replace(made, metadata=replace(made.metadata, reconstructed=True))
+    return wrapped(then, acting, marked)
+
+
+def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
+    """A pack as callers get it."""
+    return ContextPack(
+        made,
+        journal=ports.journal,
+        tenant=acting.tenant,
+        load=lambda message: import_export.with_bodies(ports, acting, message),
+        name=lambda one: digest(ports.journal.secret, acting.tenant, one),
+    )
+
+
+def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> ContextPack:
+    """The pack that a call was given, again; of one session only, if its stream is named."""
+    return wrapped(ports, acting, rebuild.pack_at(ports, acting, call, session))
+
+
+def begin_call(
+    ports: Ports,
+    acting: Acting,
+    pack: ContextPack,
+    *,
+    frame: str | None,
+    line: str | None = None,
+    model: str | None = None,
+    if_interrupted: str = "retry",
+    request: Any = None,
+    key: str | None = None,
+    newest: int | None = None,
+) -> str:
+    """Journal a pack and that a model is about to be called with it; gives the call's id."""
+    if not isinstance(pack, ContextPack):
+        raise InvalidValue(f"pack must be what pack() gave, not {type(pack).__name__}.")
+    if pack._tenant != acting.tenant:
+        raise InvalidValue("This pack was made for another tenant. Make one with this view's own pack().")
+    if pack._journal is not ports.journal and pack._journal.secret != ports.journal.secret:
+        raise InvalidValue("This pack was made from another journal. Make one with this client's own pack().")
+    made = pack._packed
+    if line is not None and made.metadata.scope != line:
+        raise InvalidValue(f"This pack shows {made.metadata.scope}, not {line}. Make one with this session's pack().")
+    rules.before_call(ports, acting, made.metadata.scope, made)
+    return journaled.begin(
+        ports,
+        acting,
+        made,
+        pack.digest,
+        frame=frame,
+        model=model,
+        if_interrupted=if_interrupted,
+        request=request,
+        key=key,
+        newest=newest,
+    )

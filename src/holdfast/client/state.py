@@ -11,25 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
-from holdfast.connect_store import open_storage
+from holdfast.connect import open_storage
 from holdfast.core.entries import Options
 from holdfast.errors import HoldfastError
-from holdfast.flow.state import finding, keeping, storing
-from holdfast.flow.state.keeping import Write
-from holdfast.flow.state.looking import read_only
-from holdfast.flow.state.storing import Storage
+from holdfast.flow.state import search as state_search
+from holdfast.flow.state import store
+from holdfast.flow.state import write as state_write
+from holdfast.flow.state.read_only import read_only
+from holdfast.flow.state.store import Storage
+from holdfast.flow.state.write import Write
 from holdfast.ports import Clock
-from holdfast.records.entries import (
-    Direction,
-    Edge,
-    Entry,
-    Lifetime,
-    Reached,
-    Reducer,
-    Revision,
-    SearchResult,
-    Tier,
-)
+from holdfast.records.entries import Direction, Edge, Entry, Lifetime, Reached, Reducer, Revision, SearchResult, Tier
 from holdfast.records.scope import Address, Scope
 from holdfast.records.settings import Settings
 
@@ -55,7 +47,7 @@ class Reads:
 
     def read(self, name: str, /, *, as_: Any = None, default: Any = None) -> Any:
         """A key's value, as a type if one is given; the default if there is none."""
-        return self._do(storing.read, name, as_, default)
+        return self._do(store.read, name, as_, default)
 
     @overload
     def require(self, name: str, /, *, as_: type[T]) -> T: ...
@@ -65,31 +57,31 @@ class Reads:
 
     def require(self, name: str, /, *, as_: Any = None) -> Any:
         """A key's value; EntryNotFound if there is none."""
-        return self._do(storing.require, name, as_)
+        return self._do(store.require, name, as_)
 
     def entry(self, name: str, /) -> Entry | None:
         """A key's value with its version and how it is kept; None if there is none."""
-        found: Entry | None = self._do(storing.entry_of, name)
+        found: Entry | None = self._do(store.entry_of, name)
         return found
 
     def list(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> list[str]:
         """Keys in order. The next page begins after the last key of this one."""
-        found: list[str] = self._do(storing.listed, prefix, after, limit)
+        found: list[str] = self._do(store.listed, prefix, after, limit)
         return found
 
     def entries(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Sequence[Entry]:
         """Entries in order of key, with their values."""
-        found: Sequence[Entry] = self._do(storing.entries, prefix, after, limit)
+        found: Sequence[Entry] = self._do(store.entries, prefix, after, limit)
         return found
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Entries that match a question, best first. A store that cannot search finds nothing."""
-        found: Sequence[SearchResult] = self._do(finding.search, query, limit)
+        found: Sequence[SearchResult] = self._do(state_search.search, query, limit)
         return found
 
     def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:
         """What a key held, newest first. Only stores that declare `history` know."""
-        found: Sequence[Revision] = self._do(storing.history, name, limit)
+        found: Sequence[Revision] = self._do(store.history, name, limit)
         return found
 
     def neighbours(
@@ -102,7 +94,7 @@ class Reads:
         limit: int | None = None,
     ) -> Sequence[Edge]:
         """The edges at a key: those that begin there, end there (`in`), or `both`."""
-        found: Sequence[Edge] = self._do(finding.neighbours, name, kinds, direction, limit)
+        found: Sequence[Edge] = self._do(state_search.neighbours, name, kinds, direction, limit)
         return found
 
     def traverse(
@@ -116,20 +108,20 @@ class Reads:
         limit: int | None = None,
     ) -> Sequence[Reached]:
         """Every key within `depth` edges, nearest first, each once, with a shortest way to it."""
-        found: Sequence[Reached] = self._do(finding.traverse, name, depth, kinds, direction, limit)
+        found: Sequence[Reached] = self._do(state_search.traverse, name, depth, kinds, direction, limit)
         return found
 
 
 _READING: Final = (
-    storing.read,
-    storing.require,
-    storing.entry_of,
-    storing.listed,
-    storing.entries,
-    storing.history,
-    finding.search,
-    finding.neighbours,
-    finding.traverse,
+    store.read,
+    store.require,
+    store.entry_of,
+    store.listed,
+    store.entries,
+    store.history,
+    state_search.search,
+    state_search.neighbours,
+    state_search.traverse,
 )
 
 
@@ -201,15 +193,15 @@ class State(Reads):
         """
         options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
         wanted = Write(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
-        return keeping.write(self._storage, self.scope, name, wanted)
+        return state_write.write(self._storage, self.scope, name, wanted)
 
     def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
         """Remove a key; gives whether it had a value. Its edges stay until they are unlinked."""
-        return keeping.delete(self._storage, self.scope, name, expected_version, key)
+        return state_write.delete(self._storage, self.scope, name, expected_version, key)
 
     def clear_transient(self) -> int:
         """Remove what was written with lifetime='transient'; what it lay over is seen again."""
-        return keeping.clear_transient(self._storage, self.scope)
+        return state_write.clear_transient(self._storage, self.scope)
 
     def link(
         self,
@@ -223,15 +215,15 @@ class State(Reads):
         data: Any = None,
     ) -> None:
         """Connect two keys by an edge of a kind. The same edge again takes the new weight and data."""
-        edge = finding.edge_between(
+        edge = state_search.edge_between(
             self.scope, source, kind, target, target_scope=target_scope, weight=weight, data=data
         )
-        finding.link(self._storage, edge)
+        state_search.link(self._storage, edge)
 
     def unlink(self, source: str, kind: str, target: str, /, *, target_scope: Address | None = None) -> bool:
         """Take an edge away; gives whether it was there."""
-        return finding.unlink(
-            self._storage, finding.edge_between(self.scope, source, kind, target, target_scope=target_scope)
+        return state_search.unlink(
+            self._storage, state_search.edge_between(self.scope, source, kind, target, target_scope=target_scope)
         )
 
     def reader(self) -> StateReader:
@@ -295,25 +287,25 @@ class StateStore:
 
         Only the journaled store knows.
         """
-        return storing.scopes(self._storage, after, limit)
+        return store.scopes(self._storage, after, limit)
 
     def purge(self) -> int:
         """Remove entries whose time is over, for good; gives how many there were. Call it now and then.
 
         Nobody reads them before that either. What the journal remembers of them stays in its history.
         """
-        return keeping.purge(self._storage)
+        return state_write.purge(self._storage)
 
     def end_session(self, session: str) -> int:
         """Delete what was to live as long as this session, in its own scope.
 
         The journaled store does so by itself when a session is closed, and in its threads as well.
         """
-        return keeping.end_session(self._storage, session)
+        return state_write.end_session(self._storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask in Datalog, reading only, where the store declares it."""
-        return storing.datalog(self._storage, script, params)
+        return store.datalog(self._storage, script, params)
 
     def close(self) -> None:
         """Let go of the store. Closing twice is fine; closing `hf.state` closes nothing."""

@@ -3,36 +3,38 @@
 Each turn of the loop asks the journal what comes next, so a new turn, one continued after a crash and one that was
 answered already are the same code. Leaving the block before the end leaves the turn live, also by an exception:
 whatever stopped it, the same key goes on.
+
+A turn and its tools: which calls begin now, and what came of those that began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from holdfast.client.frame import Frame
-from holdfast.client.steps import Ask, CallModel, CallTool, Done, Step
-from holdfast.client.tool_rules import ToolRules
-from holdfast.client.tool_words import TORN
+from holdfast.client.steps import LOOK_EVERY, Ask, CallModel, CallTool, Done, Step
 from holdfast.client.turn_model import LOOPS, UNSEEN, ModelCalls, Shown
-from holdfast.client.turn_opening import Opening
-from holdfast.client.turn_stream import LOOK_EVERY
-from holdfast.client.turn_terms import Terms
-from holdfast.client.turn_tools import ToolCalls, ToolFrame
-from holdfast.core.decide.amounts import check_limits
-from holdfast.core.decide.questions import due
-from holdfast.core.states import usage_of
+from holdfast.core.frames.budgets import check_limits
+from holdfast.core.frames.questions import due
+from holdfast.core.journal.load import usage_of
 from holdfast.errors import FrameEnded, LimitExceeded, Refused, StepUnanswered, TurnLeft
-from holdfast.flow.stack import asking, showing
-from holdfast.flow.turn import calling, spoken, stopping, turns
-from holdfast.flow.turn.limits import reason_of
-from holdfast.flow.turn.turns import Known, View
-from holdfast.flow.turn.writing import Place
+from holdfast.flow.compaction import rules as compaction_rules
+from holdfast.flow.frames import questions, read
+from holdfast.flow.turns import calls, outcome, turns
+from holdfast.flow.turns import stop as turn_stop
+from holdfast.flow.turns.append import Place
+from holdfast.flow.turns.calls import Beginning, Returned
+from holdfast.flow.turns.open import Opening, Terms
+from holdfast.flow.turns.outcome import reason_of
+from holdfast.flow.turns.tool_calls import MAY_HAVE, TORN, Ready, Settling, asked_by, noted, unknown
+from holdfast.flow.turns.tool_rules import ToolRules
+from holdfast.flow.turns.turns import Known, View
 from holdfast.ports import Acting, Ports
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.frames import FrameLimits
 from holdfast.records.messages import Message
-from holdfast.records.resume import QuestionInfo
+from holdfast.records.recovery import QuestionInfo
 from holdfast.records.usage import Usage
 
 S = TypeVar("S", bound=Step)
@@ -135,10 +137,10 @@ class Turn(Frame):
         """What its model calls used so far."""
         if self._used is not None:
             return self._used
-        live = None if self._ended else showing.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        live = None if self._ended else read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         if live is not None:
             return live.usage
-        _, row = showing.row_of(self._ports, self._acting, self.id)  # Of one that has ended, the row alone.
+        _, row = read.row_of(self._ports, self._acting, self.id)  # Of one that has ended, the row alone.
         return usage_of(row)
 
     @property
@@ -224,7 +226,7 @@ class Turn(Frame):
                 why = turns.stop_requested(self._ports, self._acting, self._place)
                 return [self._stop(why or turns.OVER, "cancelled")]
             for call in view.unwanted:
-                calling.drop_tool(self._ports, self._acting, self._place, call, TORN)
+                calls.drop_tool(self._ports, self._acting, self._place, call, TORN)
             if view.unwanted:
                 continue
             if view.step.next == "wait":
@@ -247,13 +249,13 @@ class Turn(Frame):
         question = view.frame.question
         if question is None or not due(question, self._ports.clock.now_ms()):
             return False
-        asking.resume(self._ports, self._acting, self.id)
+        questions.resume(self._ports, self._acting, self.id)
         return True
 
     def _questions(self, view: View) -> tuple[QuestionInfo, ...]:
         waiting = [question for tool in view.step.tools for question in tool.questions]
         own = [view.frame.question] if view.frame.question is not None else waiting
-        return tuple(showing.question(self._ports, self._acting, one.id) for one in own)
+        return tuple(read.question(self._ports, self._acting, one.id) for one in own)
 
     # what its steps came to
 
@@ -291,14 +293,14 @@ class Turn(Frame):
                 return self._stop(f"output: {complaint}", "failed")
             self.append(Message(role="user", content=complaint, synthetic=True))
             return None
-        if not calling.finish(self._ports, self._acting, self._place, reply, release=self._epoch):
+        if not calls.finish(self._ports, self._acting, self._place, reply, release=self._epoch):
             return None
         self._left(Done(self, "done", reply))
         return self._ended
 
     def _corrected(self) -> int:
         """How often the model was told so far that what it said is not acceptable."""
-        said = spoken.said(self._ports, self._acting, self._place)
+        said = outcome.said(self._ports, self._acting, self._place)
         return sum(one.role == "user" and one.synthetic and one.text != UNSEEN for one in said)
 
     def stop(self, reason: str = turns.STOPPED) -> Done:
@@ -314,7 +316,7 @@ class Turn(Frame):
         self._check_held()
         for step in self._open.values():
             step.answered = True
-        stopping.stop(
+        turn_stop.stop(
             self._ports,
             self._acting,
             self._place,
@@ -325,13 +327,13 @@ class Turn(Frame):
             begun=[one.call for one in self._open.values() if isinstance(one, CallModel) and not one.repeated],
             release=self._epoch,
         )
-        self._left(Done(self, "stopped", spoken.last_words(self._ports, self._acting, self._place), reason))
+        self._left(Done(self, "stopped", outcome.last_words(self._ports, self._acting, self._place), reason))
         assert self._ended is not None
         return self._ended
 
     def _over(self) -> Done:
         """A turn that has ended before, with what came of it."""
-        came = spoken.outcome(self._ports, self._acting, self._place)
+        came = outcome.outcome(self._ports, self._acting, self._place)
         self._ended = Done(self, "done" if came.completed else "stopped", came.message, came.reason)
         return self._ended
 
@@ -367,7 +369,7 @@ class Turn(Frame):
 
     def _stop_asked(self) -> str | None:
         """Why the turn is to stop, or was stopped; None if nobody asked."""
-        if self._ended is None and self.id not in showing.current(self._ports, self._acting, self._stream).frames:
+        if self._ended is None and self.id not in read.current(self._ports, self._acting, self._stream).frames:
             self._over()
         if self._ended is not None:
             return self._ended.reason
@@ -395,3 +397,80 @@ class Turn(Frame):
 
     def __repr__(self) -> str:
         return f"Turn({self._content.goal!r}, id={self._id!r})"
+
+
+class ToolFrame(Frame):
+    """The frame of a tool call. The turn begins and ends it; the tool works in it."""
+
+    def __init__(self, ports: Ports, acting: Acting, stream: str, frame: str) -> None:
+        super().__init__(ports, acting, stream, "")
+        self._id = frame
+
+    def open(self) -> None:
+        """It is open already."""
+        raise Refused("The frame of a tool call is begun and ended by its turn. Push a child with frame(…) instead.")
+
+
+class ToolCalls:
+    """The calls of tools in one turn."""
+
+    def __init__(self, turn: Turn, rules: ToolRules) -> None:
+        self._turn, self._rules = turn, rules
+        self._ports, self._acting = turn._ports, turn._acting
+        self._settles: Settling | None = None
+
+    @property
+    def settling(self) -> Settling:
+        """What is settled before calls begin. There is none before the turn has its place."""
+        if self._settles is None:
+            self._settles = Settling(self._ports, self._acting, self._turn._place, self._rules)
+        return self._settles
+
+    def begin(self, view: View, at_once: int | None) -> list[CallTool]:
+        """Begin what can be begun now; none if something was only settled."""
+        begun: list[Ready] = []
+        for tool in view.step.tools:
+            if tool.next == "wait" or (at_once is not None and len(begun) >= at_once):
+                continue
+            ready = self.settling.ready(view, tool)
+            if ready is not None:
+                begun.append(ready)
+        if begun:
+            calls.begin_tools(self._ports, self._acting, self._turn._place, [one for one, _ in begun])
+        return [self._step(one, answer) for one, answer in begun]
+
+    def _step(self, one: Beginning, answer: Any) -> CallTool:
+        step = CallTool(self._turn, one.request, attempt=one.attempt, answer=answer, args=one.arguments)
+        return self._turn._handed_out(one.request.id, step)
+
+    def done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
+        """What a call gave, or that it failed."""
+        return self._ended(step, Returned(result=noted(step, value), failed=failed), files)
+
+    def unknown(self, step: CallTool, text: str) -> Message:
+        """Nobody knows what came of a call: the model is told so."""
+        return self._ended(step, unknown(noted(step, text)))
+
+    def _ended(self, step: CallTool, came: Returned, files: Sequence[bytes] = ()) -> Message:
+        turn = self._turn
+        turn._check_held()
+        said = calls.end_tool(self._ports, self._acting, turn._place, step.request, came, files=files)
+        step.answered = True
+        if not said.id:
+            return said
+        turn._learn(said)
+        compaction_rules.after_append(self._ports, self._acting, turn._place.line, [said])
+        return said
+
+    def ask(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
+        """A tool asks a person something before it goes on; gives the question."""
+        self._turn._check_held()
+        one = Beginning(request=step.request, arguments=step._args)
+        content = asked_by(reason, self.settling.shown(one), **how)
+        return calls.ask_first(self._ports, self._acting, self._turn._place, one, content, kind=kind)
+
+    def doubt(self, step: CallTool, why: str) -> None:
+        """Nobody knows what came of a call, and a person is to say what to do: its question is about the call."""
+        self._turn._check_held()
+        one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
+        self.settling.ask_whether(one, why.removesuffix(MAY_HAVE))

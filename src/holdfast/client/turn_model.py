@@ -1,4 +1,10 @@
-"""A turn and its model: what it is shown, what it said, and what became of calls that failed or were stopped."""
+"""A turn and its model: what it is shown, what it said, and what became of calls that failed or were stopped.
+
+What the calls of a turn use, and whether its model may be called once more. What cannot be counted is not spent on.
+
+What calls cost is in the journal, so a turn that was taken up again has spent what it spent before. A reply that does
+not say what it used has used something all the same: what was shown and said is counted here, and marked as estimated.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client import context
+from holdfast.client import pack as client_pack
 from holdfast.client.pack import ContextPack
 from holdfast.client.steps import CallModel, Done
-from holdfast.client.turn_spending import Spending, used_by
-from holdfast.core.decide import amounts
-from holdfast.errors import InvalidValue
-from holdfast.flow.compaction import ruling
-from holdfast.flow.context.packed import SaidMeanwhile
-from holdfast.flow.conversation import lines
-from holdfast.flow.stack import showing, working
-from holdfast.flow.stack.pricing import priced
-from holdfast.flow.turn import calling, limits, turns
-from holdfast.flow.turn.turns import View
-from holdfast.flow.turn.writing import ConversationOver
+from holdfast.core.frames import budgets
+from holdfast.core.sessions.tokens import framing_of, message_tokens
+from holdfast.errors import InsufficientTokens, InvalidValue
+from holdfast.flow.compaction import rules
+from holdfast.flow.frames import calls
+from holdfast.flow.frames import read as frame_read
+from holdfast.flow.frames.calls import is_reported, priced
+from holdfast.flow.packs.manifest import SaidMeanwhile
+from holdfast.flow.sessions import read
+from holdfast.flow.sessions.append import counting
+from holdfast.flow.turns import calls as turn_calls
+from holdfast.flow.turns import outcome, turns
+from holdfast.flow.turns.append import ConversationOver
+from holdfast.flow.turns.outcome import check_cost, outcomes
+from holdfast.flow.turns.turns import View
+from holdfast.ports import Acting, Ports
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
@@ -68,14 +79,14 @@ class ModelCalls:
         check_bounds(budget, loops)
         self._turn, self._loops, self._budget = turn, loops, budget
         self._ports, self._acting = turn._ports, turn._acting
-        self._spending = None if budget_usd is None else Spending(turn, amounts.nano_usd(budget_usd, "budget_usd"))
-        self._tally: limits.Tally | None = None
+        self._spending = None if budget_usd is None else Spending(turn, budgets.nano_usd(budget_usd, "budget_usd"))
+        self._tally: outcome.Tally | None = None
         """Calls so far; None until they are counted."""
 
     @property
     def name(self) -> str:
         """The model that the conversation is held with; empty if none was named."""
-        session = showing.current(self._ports, self._acting, lines.session_of(self._turn._place.line)).session
+        session = frame_read.current(self._ports, self._acting, read.session_of(self._turn._place.line)).session
         return "" if session is None or session.model is None else session.model
 
     def is_at_hand(self, view: View) -> bool:
@@ -85,7 +96,7 @@ class ModelCalls:
         """
         if view.step.next != "model" or view.step.call is not None or view.unwanted or _is_unanswered(view):
             return False
-        fetched = view.frame.handles or ruling.recall_of(self._ports, self._acting, self._turn._place.line)[0]
+        fetched = view.frame.handles or rules.recall_of(self._ports, self._acting, self._turn._place.line)[0]
         return not fetched and self._ports.telemetry is None
 
     def begin(self, view: View, shown: Shown | None) -> CallModel:
@@ -95,7 +106,7 @@ class ModelCalls:
         if view.step.call is not None:
             # An earlier process may have sent it: the same call again, with what was shown then.
             call = view.step.call
-            pack = context.pack_at(self._ports, self._acting, call.id)
+            pack = client_pack.pack_at(self._ports, self._acting, call.id)
             return self._turn._handed_out(call.id, CallModel(self._turn, call.id, pack, call.name or "", repeated=True))
         if _is_unanswered(view):
             self._count_loop()
@@ -108,8 +119,8 @@ class ModelCalls:
     def shown(self) -> Shown:
         """What one more call is shown: everything that was said by now."""
         self._count_loop()
-        newest = lines.line_of(self._ports, self._acting, self._turn._place.line).newest
-        pack = context.pack_turn(self._ports, self._acting, self._turn.id, self._turn._place.started, self._budget)
+        newest = read.line_of(self._ports, self._acting, self._turn._place.line).newest
+        pack = client_pack.pack_turn(self._ports, self._acting, self._turn.id, self._turn._place.started, self._budget)
         return Shown(model=self.name, newest=newest, pack=pack)
 
     def _begun(self, shown: Shown) -> tuple[str, Shown]:
@@ -117,24 +128,24 @@ class ModelCalls:
         while True:
             how: Any = {"frame": self._turn.id, "model": shown.model or None, "newest": shown.newest}
             try:
-                return context.begin_call(self._ports, self._acting, shown.pack, **how), shown
+                return client_pack.begin_call(self._ports, self._acting, shown.pack, **how), shown
             except SaidMeanwhile:
                 shown = self.shown()
 
     def _count_loop(self) -> None:
         """Refuse one more call if there were enough. They are read from the journal once, and counted on from there."""
         if self._tally is None and self._turn._opening.new:
-            self._tally = limits.Tally(0, 0)
+            self._tally = outcome.Tally(0, 0)
         if self._tally is None:
-            self._tally = limits.tallied(self._ports, self._acting, self._turn._place)
-        limits.check_not_failing(self._tally)
-        limits.check_loops(self._tally.made, self._loops)
+            self._tally = outcome.tallied(self._ports, self._acting, self._turn._place)
+        outcome.check_not_failing(self._tally)
+        outcome.check_loops(self._tally.made, self._loops)
 
     def _note(self, *, made: int = 0, in_a_row: int | None = None) -> None:
         """Count on. What happens before the calls were counted is in the journal when they are."""
         if self._tally is not None:
             row = self._tally.in_a_row if in_a_row is None else in_a_row
-            self._tally = limits.Tally(max(self._tally.made + made, 0), row)
+            self._tally = outcome.Tally(max(self._tally.made + made, 0), row)
 
     def done(self, step: CallModel, message: Message, usage: Usage | int | None, finish: str | None) -> Message:
         """What a model answered; the turn ends with it, unless it calls tools or is not acceptable."""
@@ -144,7 +155,7 @@ class ModelCalls:
         message = _with_finish(message, finish)
         complaint = None if message.tool_calls else turn._accepts(message)
         try:
-            said, turn._used = calling.end_model(
+            said, turn._used = turn_calls.end_model(
                 self._ports,
                 self._acting,
                 place,
@@ -158,7 +169,7 @@ class ModelCalls:
                 release=turn._epoch,
             )
         except ConversationOver:
-            paid = priced(self._ports, amounts.usage_of(used), message.model or step.model or None)
+            paid = priced(self._ports, budgets.usage_of(used), message.model or step.model or None)
             turn._stop(turns.OVER, "cancelled", usage=paid)
             return message
         turn._words, step.answered = str, True
@@ -167,17 +178,70 @@ class ModelCalls:
         turn._tools.settling.unbegun.update(call.id for call in said.tool_calls)
         if turn._used is not None:
             turn._left(Done(turn, "done", said))
-        ruling.after_append(self._ports, self._acting, place.line, [said])
+        rules.after_append(self._ports, self._acting, place.line, [said])
         return said
 
     def failed(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
         """A model gave no answer; the turn ends if calling it again cannot help."""
         turn = self._turn
         turn._check_held()
-        record = priced(self._ports, amounts.usage_of(usage), step.model or None)
-        working.end_model(self._ports, self._acting, turn.id, step.call, usage=record, error=error, retryable=retryable)
+        record = priced(self._ports, budgets.usage_of(usage), step.model or None)
+        calls.end_model(self._ports, self._acting, turn.id, step.call, usage=record, error=error, retryable=retryable)
         turn._words = str
         if retryable:  # A model that is away costs no loops, but it is given up at some time.
             self._note(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
         else:
             turn._stop(f"model: {error}", "failed")
+
+
+class OverBudget(InsufficientTokens):
+    """A turn of which nobody knows what it cost: it ends."""
+
+
+def used_by(
+    ports: Ports, acting: Acting, line: str, shown: int, message: Message, usage: Usage | int | None
+) -> Usage | int:
+    """What a reply says that it used, or whoever got it; else what its model was shown and what it said, counted."""
+    said = message.usage if usage is None else usage
+    if isinstance(said, int) or (said is not None and (is_reported(said) or said.cost is not None)):
+        return said
+    tokenizer, info = counting(ports, acting, line)
+    return Usage.estimate(shown, message_tokens(message, tokenizer.count, framing_of(info.provider, info.name)))
+
+
+class Spending:
+    """What one turn has cost, against what it may cost in billionths of a US dollar."""
+
+    def __init__(self, turn: Turn, budget_nano: int) -> None:
+        self._turn, self._budget = turn, budget_nano
+        self._read: int | None = None
+        """How far the journal was looked through."""
+
+    def check(self) -> None:
+        """Refuse to call the model again."""
+        why = self._unknown()
+        if why is not None:
+            raise OverBudget(why)
+        check_cost(self._turn.usage, self._budget)
+
+    def _unknown(self) -> str | None:
+        """A call of which nobody can say what it cost."""
+        turn = self._turn
+        ports, acting, place = turn._ports, turn._acting, turn._place
+        for event in outcomes(ports, acting, place, after=self._read):
+            why = self._why(event.type, event.facts) if event.facts.frame == turn.id else None
+            if why is not None:
+                return why
+            self._read = event.version
+        return None
+
+    def _why(self, type: str, facts: Any) -> str | None:
+        usage: Usage = facts.usage
+        if usage.cost is not None:
+            return None
+        model = usage.model or self._turn._model.name or "its model"
+        if is_reported(usage) and not usage.estimated:
+            return f"no price is known for {model}; give one with holdfast.open(prices=…) or holdfast.register_price."
+        if type == "model.failed":  # Most that fail are not paid for, and say nothing.
+            return None
+        return f"{model} did not report what it used, so what it costs is not known; give its replies a usage."

@@ -2,18 +2,28 @@
 
 Dataclasses, msgspec records and Pydantic models are stored as what they consist of. Anything
 else must be plain already; the codec says so, rather than storing a guess.
+
+Values of the caller's own types, and how older ones become newer: upcasters that the caller registers.
+
+A registered type is stored with its name and version. When it is read as that type, what an
+earlier version of the program wrote goes through the upcasters, one version at a time. What was
+written before its type was registered is taken as it is, and if it does not fit, as version 1.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.shapes import converted
-from holdfast.errors import InvalidValue
+from holdfast.core.entries import shown
+from holdfast.core.journal.codec import encode
+from holdfast.core.msgspec_types import converted
+from holdfast.errors import InvalidValue, ValueMismatch
 from holdfast.records.events.envelope import ERASED
+from holdfast.records.ids import check_id
 
 MOST_WORDS = 4_000
 DEEPEST = 200
@@ -73,3 +83,112 @@ def typed(value: Any, kind: Any) -> Any:
         raise InvalidValue(
             f"What is stored is not a {name}: {error}. Read it as plain data, or adapt the type."
         ) from None
+
+
+Upcaster = Callable[[Any], Any]
+
+MOST_VERSIONS: Final = 10_000
+
+
+class ValueType(msgspec.Struct, frozen=True):
+    """A registered type: its name and version, and for each earlier version what makes the next one of it."""
+
+    kind: Any
+    name: str
+    version: int
+    upcasters: Mapping[int, Upcaster]
+
+
+_types: dict[Any, ValueType] = {}
+
+
+def register_type(
+    kind: type[Any], name: str | None = None, *, version: int = 1, upcasters: Mapping[int, Upcaster] | None = None
+) -> None:
+    """Note the name and version that values of a type are stored with.
+
+    `upcasters[n]` takes plain data of version n and gives that of version n + 1.
+    """
+    if not is_record_type(kind):
+        raise InvalidValue("Register a dataclass, a msgspec Struct or a Pydantic model.")
+    named = check_id(kind.__name__ if name is None else name, "name")
+    if "@" in named:
+        raise InvalidValue("name must not hold '@', which stands before the version.")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= MOST_VERSIONS:
+        raise InvalidValue(f"version must be a whole number between 1 and {MOST_VERSIONS:,}, not {shown(version)}.")
+    steps = dict(upcasters or {})
+    for number, step in steps.items():
+        if number not in range(1, version) or not callable(step):
+            raise InvalidValue(f"upcasters must map versions below {version} to functions, not {shown(number)}.")
+    _types[kind] = ValueType(kind, named, version, steps)
+
+
+def schema_of(value: Any) -> str | None:
+    """What a value is stored as, if its type was registered."""
+    known = _types.get(type(value))
+    return None if known is None else f"{known.name}@{known.version}"
+
+
+def as_type(value: Any, kind: Any, schema: str | None, where: str) -> Any:
+    """Stored data as the type that is asked for; the error names the part that does not fit and what to do."""
+    if kind is None or kind is Any or value is ERASED:
+        return value
+    known = _registered(kind)
+    if known is not None and schema is not None:
+        value = _upcast(value, known, schema, where)
+    try:
+        return _converted(value, kind)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        if known is None or schema is not None or not known.upcasters:
+            raise _mismatch(error, kind, schema, where) from None
+    return as_type(value, kind, f"{known.name}@1", where)
+
+
+def _registered(kind: Any) -> ValueType | None:
+    try:
+        return _types.get(kind)
+    except TypeError:  # Something that is no type, and that no dict takes either.
+        raise InvalidValue(f"as_ must be a type, not {shown(kind)}.") from None
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    # As JSON, which it was: a strict model takes a date from JSON, and from Python only a date.
+    from_json = getattr(kind, "model_validate_json", None)
+    if callable(from_json):
+        return from_json(encode(value))
+    validate = getattr(kind, "model_validate", None)
+    return validate(value) if callable(validate) else converted(value, kind, strict=True)
+
+
+def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:
+    name, _, number = schema.rpartition("@")
+    if name != known.name or not number.isdigit():
+        return value
+    stored = int(number)
+    if stored > known.version:
+        raise ValueMismatch(
+            f"{where} was written as {schema}, and this program knows {known.name} up to version {known.version}. "
+            "Run the newer program, or read it as plain data."
+        )
+    for version in range(stored, known.version):
+        step = known.upcasters.get(version)
+        if step is None:
+            continue  # Nothing to do between these two: the type itself says whether it fits.
+        try:
+            value = step(value)
+        except Exception as error:  # noqa: BLE001  it is the caller's own code
+            raise ValueMismatch(
+                f"The upcaster of {known.name} from version {version} failed: {words(error)}."
+            ) from None
+    return value
+
+
+def _mismatch(error: Exception, kind: Any, schema: str | None, where: str) -> ValueMismatch:
+    name = getattr(kind, "__name__", str(kind))
+    known = _registered(kind)
+    if known is None:
+        fix = f"give the field a default, or holdfast.register_type({name}, version=2, upcasters={{1: …}})"
+    else:
+        fix = f"register an upcaster from {schema or 'what is stored'} to {known.name}@{known.version}"
+    text = " ".join(str(error).split())
+    return ValueMismatch(f"{where} is not a {name}: {text}. Read it without as_= to see it, and {fix}.")

@@ -19,12 +19,11 @@ from typing import Any
 
 from holdfast.core.values import words
 from holdfast.errors import InvalidValue
-from holdfast.model.calling import LONGEST_NAME
-from holdfast.model.embedding import CheckedEmbedder, checked_dimensions
+from holdfast.model.embedder_check import CheckedEmbedder, checked_dimensions
 from holdfast.model.embedding_endpoint import EndpointEmbedder
-from holdfast.model.embedding_folder import need_packages, plan_of, wordllama_plan
-from holdfast.model.embedding_weights import WeightsEmbedder
-from holdfast.vectors import similarities
+from holdfast.model.embedding_local import WeightsEmbedder, need_packages, plan_of, wordllama_plan
+from holdfast.model.tokenizers import LONGEST_NAME
+from holdfast.sqlite.vectors import similarities
 
 __all__ = ["EndpointEmbedder", "embedder", "similarities"]
 

@@ -15,10 +15,10 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from holdfast.ambient import SystemClock
 from holdfast.errors import InvalidValue
-from holdfast.model.embedding import CheckedEmbedder, checked_dimensions
+from holdfast.model.embedder_check import CheckedEmbedder, checked_dimensions
 from holdfast.ports import Clock
+from holdfast.system import SystemClock
 
 KEY_VARIABLE = "HOLDFAST_EMBEDDINGS_API_KEY"
 TEXTS_AT_ONCE = 128

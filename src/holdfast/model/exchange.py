@@ -1,23 +1,41 @@
 """One request and its answer, whole or in events. Whatever goes wrong on the way is a Fault with a kind.
 
 An answer that came to its end counts, whatever happens to the connection after that.
+
+What a provider says when it does not answer, as one of the kinds of `ModelFailed`, and whether waiting cures it.
+
+A provider's whole response as a reply: the message, why it ended, what it used. Nonsense is a fault.
+
+A refusal is an answer. A reply that was cut at its length keeps what was said; calls that were cut off are left out.
+Whether a reply fits the schema that was asked for is not looked at here: whoever asked knows the type, and can tell the
+model what is wrong.
+
+Saying a reply's pieces to whoever listens, so that what they have heard is always what counts.
+
+When a reply begins anew, the pieces before it are taken back, but not before there are others: what a person has
+seen stays until something takes its place.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
 import msgspec
 
-from holdfast.core.wire.streaming import Accumulator
+from holdfast.core.wire.formats import Format
+from holdfast.core.wire.plain_data import Notes
+from holdfast.core.wire.replies import read_reply, read_usage, reply_kind
+from holdfast.core.wire.stream import Accumulator
 from holdfast.errors import InvalidMessage
-from holdfast.model.failures import Fault, by_error, by_status
-from holdfast.model.replying import usage_of
-from holdfast.model.voice import Voice
+from holdfast.records.messages import Message
+from holdfast.records.models import Delta
+from holdfast.records.usage import Usage
 
 MOST_BYTES = 64_000_000
 MOST_ERROR_BYTES = 64_000
@@ -122,3 +140,275 @@ def _broken(error: Exception, begun: bool, pieces: Accumulator) -> Fault:
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
         return Fault(f"it cannot be asked so ({type(error).__name__})", kind="rejected")
     return Fault(f"it could not be reached ({type(error).__name__})", kind="unavailable")
+
+
+ANSWERED = ("cut", "malformed", "timeout")
+"""Kinds of failures for which a provider has worked, and may want to be paid."""
+_NEVER = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+"""Limits that no waiting lifts."""
+_POLICY = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
+_KINDS = {
+    "rate_limit_error": "rate_limited",
+    "rate_limit_exceeded": "rate_limited",
+    "timeout_error": "timeout",
+    "invalid_request_error": "rejected",
+    "invalid_prompt": "rejected",
+    "context_length_exceeded": "rejected",
+    "not_found_error": "rejected",
+    "request_too_large": "rejected",
+    "authentication_error": "unauthorised",
+    "permission_error": "unauthorised",
+}
+_CURED = ("rate_limited", "unavailable", "timeout", "cut", "malformed")
+_ADVICE = {
+    "rate_limited": "Wait, or send less at a time.",
+    "unavailable": "Try again later.",
+    "timeout": "Try again, or allow it more time with timeout=….",
+    "cut": "Try again.",
+    "malformed": "Try again, or use another model.",
+    "refused": "Say it in another way.",
+    "rejected": "Correct the request or the model's settings.",
+    "unauthorised": "Check the key, and that it may use this model.",
+}
+_LONGEST_QUOTE = 300
+
+
+class Fault(Exception):
+    """One attempt that came to nothing. `after` is how long the provider wants to be left alone, in seconds."""
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        kind: str,
+        retryable: bool | None = None,
+        status: int | None = None,
+        after: float | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        super().__init__(why)
+        self.kind, self.status, self.after, self.usage = kind, status, after, usage
+        self.retryable = kind in _CURED if retryable is None else retryable
+
+    @property
+    def advice(self) -> str:
+        """What helps."""
+        return _ADVICE[self.kind]
+
+
+def by_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> Fault:
+    """A refusal of the whole request."""
+    error = _error_in(body)
+    kind, names = _kind_of_status(status), _names(error)
+    # A wrong key is quoted in part by some providers; what they say about it is left out.
+    said = "" if status == 401 else _quoted(error)
+    retryable = None
+    if names.intersection(_POLICY):
+        kind = "refused"
+    elif headers.get("x-should-retry") == "false" or (kind == "rate_limited" and names.intersection(_NEVER)):
+        retryable = False
+    why = f"it answered {status}{said}"
+    return Fault(why, kind=kind, retryable=retryable, status=status, after=asked_wait(headers, now_ms))
+
+
+def by_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
+    """An error in place of an answer, or in the middle of one."""
+    code = error.get("code")
+    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
+        # Some gateways answer 200 and put the status inside.
+        return Fault(f"it answered {code}{_quoted(error)}", kind=_kind_of_status(code), status=code, usage=usage)
+    names = _names(error)
+    kind = next((_KINDS[name] for name in sorted(names) if name in _KINDS), "unavailable")
+    if names.intersection(_POLICY):
+        kind = "refused"
+    elif any("image" in name for name in names):
+        kind = "rejected"
+    lasting = bool(names.intersection(_NEVER))
+    return Fault(
+        f"it ended with an error{_quoted(error)}",
+        kind="rate_limited" if lasting else kind,
+        retryable=False if lasting else None,
+        usage=usage,
+    )
+
+
+def asked_wait(headers: Mapping[str, str], now_ms: int) -> float | None:
+    """Seconds that a provider asks to be left alone for: as a number, in milliseconds, or until a date."""
+    for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        text = (headers.get(name) or "").strip()
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+            return float(text) / divisor
+    try:
+        until = parsedate_to_datetime(headers.get("retry-after") or "")
+        return max(0.0, until.timestamp() - now_ms / 1000)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _kind_of_status(status: int) -> str:
+    if status == 429:
+        return "rate_limited"
+    if status in (401, 403):
+        return "unauthorised"
+    if status in (408, 504):
+        return "timeout"
+    # 409 and 425 are about the moment, not about the request.
+    return "unavailable" if status in (409, 425) or status >= 500 else "rejected"
+
+
+def _error_in(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    error = found.get("error", found) if isinstance(found, dict) else found
+    return error if isinstance(error, dict) else {"message": error if isinstance(error, str) else ""}
+
+
+def _names(error: Mapping[str, Any]) -> set[str]:
+    return {name for key in ("type", "code") if isinstance(name := error.get(key), str)}
+
+
+def _quoted(error: Mapping[str, Any]) -> str:
+    said = error.get("message")
+    return f": {' '.join(said.split())[:_LONGEST_QUOTE]}" if isinstance(said, str) and said.strip() else ""
+
+
+_SHORT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
+_REFUSED = ("refusal", "content_filter")
+_NOT_SAID = "The provider held the answer back."
+_NO_END = ("in_progress", "queued", "cancelled")
+
+
+def read(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
+    """The message, and why it ended if not by itself; a Fault with the usage if there is none that can be used."""
+    usage = usage_of(whole)
+    if reply_kind(whole) != form:
+        raise Fault("its answer is not of the form that was asked for", kind="malformed", usage=usage)
+    finish = _finish(whole, form)
+    if finish in _NO_END:
+        raise Fault(f"its answer is not complete but {finish}", kind="malformed", usage=usage)
+    try:
+        message = read_reply(whole, form, Notes(strict=True, partial=finish in _SHORT))
+    except InvalidMessage as error:
+        if finish not in _REFUSED:
+            raise _nothing(error, finish, usage) from None
+        message = _held_back(whole, form, finish, usage)
+    if _only_thought(message):
+        raise _nothing(InvalidMessage("it has only thought, and said nothing"), finish, usage)
+    finish = (message.metadata or {}).get("finish")
+    if finish is None and any(part.get("type") == "refusal" for part in _parts(message)):
+        finish = "refusal"
+    return message, finish
+
+
+def usage_of(whole: dict[str, Any]) -> Usage | None:
+    """What a response says that it used."""
+    model = whole.get("model")
+    return read_usage(whole.get("usage"), model if isinstance(model, str) else None)
+
+
+def _finish(whole: dict[str, Any], form: Format) -> str | None:
+    """Why it ended, in the provider's word, unless it was complete; the message's own note has it from here, too."""
+    if form == "openai":
+        choice = whole["choices"][0] if whole["choices"] else {}
+        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    elif form == "responses":
+        details = whole.get("incomplete_details")
+        reason = (details.get("reason") if isinstance(details, dict) else None) or whole.get("status")
+    else:
+        reason = whole.get("stop_reason")
+    return reason if isinstance(reason, str) and reason in (*_SHORT, *_REFUSED, *_NO_END, "pause_turn") else None
+
+
+def _nothing(error: InvalidMessage, finish: str | None, usage: Usage | None) -> Fault:
+    if finish in _SHORT:
+        why = "it came to the end of its reply's length before it had said anything. Give it a larger max_tokens"
+        return Fault(why, kind="malformed", retryable=False, usage=usage)
+    return Fault(f"its answer cannot be read: {error}", kind="malformed", usage=usage)
+
+
+def _held_back(whole: dict[str, Any], form: Format, finish: str | None, usage: Usage | None) -> Message:
+    """A refusal without words, as a message that says so."""
+    details = whole.get("stop_details")
+    said = details.get("explanation") if isinstance(details, dict) else None
+    model = whole.get("model")
+    return Message(
+        role="assistant",
+        content=[{"type": "refusal", "text": said if isinstance(said, str) and said else _NOT_SAID}],
+        provider="anthropic" if form == "anthropic" else "openai",
+        model=model if isinstance(model, str) else None,
+        usage=usage,
+        metadata={"finish": finish},
+    )
+
+
+def _only_thought(message: Message) -> bool:
+    parts = _parts(message)
+    blank = all(part.get("type") == "reasoning" or part.get("text") == "" for part in parts)
+    return bool(parts) and blank and not message.tool_calls
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    return message.content if isinstance(message.content, list) else []
+
+
+class CallersError(Exception):
+    """What the listener raised: it is the caller's own, no fault of the model."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Voice:
+    """One listener, or none. `shown` is the text that it has heard and not been told to forget."""
+
+    __slots__ = ("_anew", "_heard", "_say", "_texts")
+
+    def __init__(self, say: Callable[[Delta], None] | None) -> None:
+        self._say = say
+        self._texts: list[str] = []
+        self._heard = False
+        self._anew = False
+
+    @property
+    def shown(self) -> str:
+        """What was said and not taken back."""
+        return "".join(self._texts)
+
+    def say(self, delta: Delta) -> None:
+        """One piece more."""
+        if self._anew:
+            self._take_back()
+        self._heard = True
+        if delta.kind == "text":
+            self._texts.append(delta.text)
+        self._give(delta)
+
+    def begin_anew(self) -> None:
+        """The next piece is the first of another attempt."""
+        self._anew = self._heard
+
+    def end(self, message: Message) -> None:
+        """The reply is whole; what came in one piece is said in one."""
+        if self._anew:
+            self._take_back()
+        if self._heard:
+            return
+        if message.text:
+            self.say(Delta(text=message.text))
+        for call in message.tool_calls:
+            self.say(Delta(kind="tool", text=call.name))
+
+    def _take_back(self) -> None:
+        self._anew, self._heard, self._texts = False, False, []
+        self._give(Delta(kind="reset"))
+
+    def _give(self, delta: Delta) -> None:
+        if self._say is None:
+            return
+        try:
+            self._say(delta)
+        except Exception as error:  # noqa: BLE001  it is the caller's own code
+            raise CallersError(error) from None

@@ -15,10 +15,22 @@ from heapq import nlargest
 
 import msgspec
 
-from holdfast.core.compaction.extract import Lexicon, clean, fit, names, sentences, signal, terms, words, worth
-from holdfast.core.compaction.textrank import Candidate, choose, unit
+from holdfast.core.compaction.sentences import (
+    Candidate,
+    Lexicon,
+    choose,
+    clean,
+    fit,
+    names,
+    sentences,
+    signal,
+    terms,
+    unit,
+    words,
+    worth,
+)
+from holdfast.core.compaction.summary import speaker, spoken
 from holdfast.core.compaction.tool_notes import Note, notes
-from holdfast.core.compaction.transcript import speaker, spoken
 from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 

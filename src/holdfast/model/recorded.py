@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.patterns import late
+from holdfast.core.lazy_regex import late
 from holdfast.core.values import plain
 from holdfast.errors import InvalidValue, ModelFailed
 from holdfast.model.scripted import look, speak
 from holdfast.ports import Model
-from holdfast.records.calling import Delta, ModelCall, ModelReply
+from holdfast.records.models import Delta, ModelCall, ModelReply
 
 MODES: Final = ("auto", "record", "replay")
 SECRET: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})

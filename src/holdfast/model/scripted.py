@@ -27,13 +27,13 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.patterns import late
+from holdfast.core.lazy_regex import late
 from holdfast.core.values import plain
 from holdfast.core.wire.calls import json_text, shown_result
-from holdfast.core.wire.openai import read_messages
+from holdfast.core.wire.openai_chat import read_messages
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.records.calling import Delta, ModelCall, ModelReply, Shown
 from holdfast.records.messages import Message, ToolCallRequest
+from holdfast.records.models import Delta, ModelCall, ModelReply, Shown
 from holdfast.records.packs import ConversationSlice
 from holdfast.records.usage import Usage
 

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from holdfast.core.compaction.transcript import transcript
+from holdfast.core.compaction.summary import transcript
 from holdfast.core.values import words
 from holdfast.errors import InvalidValue, SummaryFailed
 from holdfast.model.extractive import ExtractiveSummarizer

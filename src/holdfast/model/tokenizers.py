@@ -6,20 +6,297 @@
     a function or an object   `count(text) -> int`, with a name; its counts are taken as they are
 
 Loading happens once for each name, on first use.
+
+OpenAI's encodings, counted exactly and without a network: by splintr, or by tiktoken where that is asked for.
+
+Spellings of special tokens in a text are ordinary text, as they are to a provider: nobody can forge
+a control token by writing it. Both libraries are imported on first use. What is loaded is checked
+against the size of its vocabulary and three counts that are known, because a counter that is wrong
+without a word is worse than none.
+
+Upper estimates, for models whose tokenizer is not public or not here: named so, and never below.
+
+An estimate is what OpenAI's two encodings make of a text, the larger of both, times a factor, and
+something on top for what other tokenizers split further:
+
+    digits         many have one token for each digit, OpenAI's one for three
+    not ASCII      smaller vocabularies fall back to bytes in scripts and emoji they know less
+    long runs      of one character, which OpenAI's encodings merge as few others do
+
+The name has the factor and stands for this rule: a changed rule needs another name, since counts
+are stored under it.
+
+Calling a tokenizer that is somebody else's: what it gives is checked, what it raises becomes a refusal.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import math
+import os
+import re
+import tempfile
 import threading
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
 
-from holdfast.ambient import renew_in_child
-from holdfast.errors import InvalidValue
-from holdfast.model.calling import LONGEST_NAME, Counter
-from holdfast.model.encodings import ALIASES, KNOWN, TIKTOKEN_ENCODINGS, Splintr, load_splintr, load_tiktoken
-from holdfast.model.estimates import Estimate, factor_of
+import msgspec
+
+from holdfast.core.values import words
+from holdfast.errors import InvalidValue, Unsupported
 from holdfast.ports import Tokenizer
+from holdfast.system import renew_in_child
+
+LONGEST_NAME = 128
+
+
+class Counter:
+    """Any function from text to a number of tokens, with the name that its counts are stored under."""
+
+    __slots__ = ("_function", "exact", "name")
+
+    def __init__(self, name: str, function: Callable[[str], int], *, exact: bool = False) -> None:
+        self.name, self._function, self.exact = name, function, exact
+
+    def count(self, text: str) -> int:
+        """What the function says, if it is a number of tokens."""
+        if not isinstance(text, str) or not _is_unicode(text):
+            raise refusal(self.name, text, None)
+        try:
+            found = self._function(text)
+        except BaseException as error:
+            if stray(error):
+                raise
+            raise refusal(self.name, text, error) from None
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise InvalidValue(
+                f"The tokenizer {self.name} gave {found!r:.60} for a text of {len(text):,} characters. "
+                "It must give a number of tokens: an int of 0 or more."
+            )
+        return int(found)
+
+
+def stray(error: BaseException) -> bool:
+    """Whether an error has nothing to do with counting: an interruption. A panic in compiled code is a failed count."""
+    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+
+
+def refusal(name: str, text: object, error: BaseException | None) -> InvalidValue:
+    """Why a text was not counted."""
+    if not isinstance(text, str):
+        return InvalidValue(f"Only text has tokens, not {type(text).__name__}. Give a str.")
+    if not _is_unicode(text):
+        return InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.")
+    said = "" if error is None else f": {words(error)[:300]}"
+    return InvalidValue(
+        f"The tokenizer {name} failed on a text of {len(text):,} characters{said}. Correct it, or use another."
+    )
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+CACHED_CHARACTERS = 8_000_000
+"""splintr remembers 65,536 words of any length. It is told to forget after this much text, so that long ones go too."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What must be true of an encoding that was loaded rightly."""
+
+    vocabulary: int
+    counts: tuple[int, int, int]
+
+
+PROBES = (
+    "Refund 1299.50 EUR?  Ja, natürlich!\n\n\tfor i in range(10):\n        total += prices[i]",
+    "<|endoftext|> and <|im_start|> are ordinary words here",
+    "東京の天気は晴れ ☀️ 👩‍👩‍👧 नमस्ते Привет",
+)
+KNOWN = {"o200k_base": Known(200_019, (26, 18, 23)), "cl100k_base": Known(100_277, (27, 17, 35))}
+SPECIAL = "<|"
+"""What every special token begins with; checked when an encoding is loaded."""
+ALIASES = {"o200k_harmony": "o200k_base"}
+"""The same for ordinary text: only control tokens differ."""
+
+_SITE = "https://openaipublic.blob.core.windows.net/encodings/"
+"""Where tiktoken would fetch a vocabulary; also part of the name it keeps it under."""
+_FILES = {
+    "o200k_base": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    "o200k_harmony": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    "cl100k_base": ("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+    "p50k_base": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "p50k_edit": ("p50k_base", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "r50k_base": ("r50k_base", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
+}
+TIKTOKEN_ENCODINGS = frozenset(_FILES)
+
+
+class Splintr:
+    """One of OpenAI's encodings, exactly."""
+
+    __slots__ = ("_flat", "_forget", "_ordinary", "_room", "name")
+    exact = True
+
+    def __init__(self, name: str, loaded: Any) -> None:
+        self.name = name
+        self._ordinary, self._flat = loaded.encode_ordinary, loaded.encode_flat
+        self._forget, self._room = loaded.clear_cache, CACHED_CHARACTERS
+
+    def count(self, text: str) -> int:
+        """How many tokens the text has."""
+        try:
+            # As bytes, four to a token, it takes little more than half the time and far less memory than as
+            # a list, but recognises special tokens: so only where none can be spelled.
+            found = len(self._ordinary(text)) if SPECIAL in text else len(self._flat(text)) // 4
+        except BaseException as error:
+            if stray(error):
+                raise
+            raise refusal(self.name, text, error) from None
+        # Threads may lose a subtraction to each other: then it forgets a little later.
+        self._room -= len(text)
+        if self._room < 0:
+            self._room = CACHED_CHARACTERS
+            self._forget()
+        return found
+
+
+def load_splintr(name: str) -> Splintr:
+    """An encoding by splintr, checked."""
+    splintr = _imported("splintr", "pip install 'splintr-rs>=0.22,<0.23'")
+    try:
+        loaded = splintr.Tokenizer.from_pretrained(name)
+        size = min(splintr.base_vocab_size(name), loaded.vocab_size)
+        strange = [token for token in loaded.special_tokens() if not token.startswith(SPECIAL)]
+        counter = Splintr(name, loaded)
+    except (AttributeError, TypeError, ValueError, OSError) as error:
+        raise Unsupported(f"The installed splintr-rs cannot load {name} ({error}). {_REPAIR}") from None
+    if strange:
+        raise Unsupported(f"splintr-rs has special tokens in {name} that are not known: {strange[:3]}. {_REPAIR}")
+    return _checked(counter, name, size)
+
+
+def load_tiktoken(name: str) -> Counter:
+    """An encoding by tiktoken, from a vocabulary that is on disk already, checked."""
+    tiktoken = _imported("tiktoken", f"pip install tiktoken, or use {name!r}")
+    registry = _imported("tiktoken.registry", "pip install tiktoken")
+    if name not in registry.ENCODINGS and not _on_disk(name):
+        raise Unsupported(
+            f"The vocabulary of tiktoken:{name} is not on this machine, and holdfast downloads nothing. Fetch it once, "
+            f"where there is a network, with TIKTOKEN_CACHE_DIR set to a folder that stays: "
+            f'python -c "import tiktoken; tiktoken.get_encoding({name!r})".'
+            + (f" Or use {name!r}, which needs no file." if name in KNOWN else "")
+        )
+    encoding = tiktoken.get_encoding(name)
+
+    def count(text: str) -> int:
+        return len(encoding.encode_ordinary(text))
+
+    counter = Counter(f"tiktoken:{name}", count, exact=True)
+    known = ALIASES.get(name, name)
+    return _checked(counter, known, KNOWN[known].vocabulary) if known in KNOWN else counter
+
+
+_Loaded = TypeVar("_Loaded", Splintr, Counter)
+_REPAIR = "Install the release that holdfast asks for: pip install 'splintr-rs>=0.22,<0.23'."
+
+
+def _checked(counter: _Loaded, encoding: str, vocabulary: int) -> _Loaded:
+    known = KNOWN[encoding]
+    counts = tuple(counter.count(probe) for probe in PROBES)
+    if vocabulary != known.vocabulary or counts != known.counts:
+        raise Unsupported(
+            f"{counter.name} does not count as it should: its vocabulary has {vocabulary:,} entries instead of "
+            f"{known.vocabulary:,}, and three texts have {counts} tokens instead of {known.counts}. {_REPAIR}"
+        )
+    return counter
+
+
+def _imported(module: str, remedy: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Unsupported(
+            f"{module} is not installed or cannot be loaded here ({error}). To count: {remedy}."
+        ) from None
+
+
+def _on_disk(name: str) -> bool:
+    """Whether tiktoken would find the whole vocabulary in its folder; anything else it would fetch or replace."""
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
+    if folder is None:
+        folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))
+    if not folder:
+        return False
+    file, digest = _FILES[name]
+    address = f"{_SITE}{file}.tiktoken"
+    try:
+        body = Path(folder, hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()).read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(body).hexdigest() == digest
+
+
+USUAL = 1.5
+"""For models nothing is known of: above nine tokenizers of other families on all kinds of text."""
+PREFIX = "estimate:"
+_LARGEST = 10.0
+_PER_DIGIT = 2 / 3
+_PER_BYTE_NOT_ASCII = 0.45
+_RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
+
+
+class Estimate:
+    """Counts high, by two exact tokenizers."""
+
+    __slots__ = ("_factor", "_first", "_second", "name")
+    exact = False
+
+    def __init__(self, factor: float, first: Tokenizer, second: Tokenizer) -> None:
+        self._factor, self._first, self._second = factor, first, second
+        self.name = f"{PREFIX}{factor:g}"
+
+    def count(self, text: str) -> int:
+        """At least as many tokens as the model makes of it."""
+        least = max(self._first.count(text), self._second.count(text))
+        found = self._factor * least + _PER_DIGIT * sum(map(text.count, "0123456789"))
+        if not text.isascii():
+            found += _PER_BYTE_NOT_ASCII * (len(text.encode()) - len(text))
+        # Looked for in every text: dense words around a run hide it from any average.
+        found += sum(map(_run, _RUN.finditer(text)))
+        return math.ceil(found)
+
+
+def factor_of(name: str) -> float:
+    """The factor in a name such as `estimate:1.5`; `estimate` alone has the usual one."""
+    given = name.removeprefix(PREFIX.rstrip(":")).removeprefix(":")
+    try:
+        factor = float(given) if given else USUAL
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor <= _LARGEST:
+        raise InvalidValue(f"{name!r} is not an estimate: write estimate:1.5, with a factor from 1 to {_LARGEST:g}.")
+    return factor
+
+
+def _run(found: re.Match[str]) -> float:
+    """What a run of one character may take beyond what was counted, at the most that was seen for its kind."""
+    length, character = len(found[0]), found[1]
+    if not character.isascii():
+        return float(length * len(character.encode()))
+    if character == " ":
+        return length / 16
+    return length / (2 if character.isalnum() else 4)
+
 
 DEFAULT = "o200k_base"
 _TIKTOKEN = "tiktoken:"

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import InvalidValue
-from holdfast.records.events import calls, conversations, frames, journal, memory, state, work
+from holdfast.records.events import calls, frames, journal, memory, sessions, state, work
 from holdfast.records.events.envelope import AppContent, AppFacts, Content, Facts
 
 Kind = Literal["owner", "inbox"]
@@ -62,7 +62,7 @@ _TYPES = (
     _type("frame.handles_removed", "owner", frames.HandlesRemoved, journal.ReasonContent, minted="removal"),
     _type("frame.handles_restored", "owner", frames.HandlesRestored),
     _type("frame.result_added", "owner", frames.ResultAdded, frames.OutcomeContent, minted="position"),
-    _type("frame.compacted", "owner", frames.FrameCompacted, conversations.SummaryContent, minted="compaction"),
+    _type("frame.compacted", "owner", frames.FrameCompacted, sessions.SummaryContent, minted="compaction"),
     _type("frame.reserved", "owner", frames.FrameReserved),
     _type("frame.spent", "owner", frames.FrameSpent),
     _type("frame.overdue", "inbox", frames.FrameOverdue),
@@ -83,26 +83,26 @@ _TYPES = (
     _type("run.requested", "owner", calls.RunRequested, calls.CallContent, minted="call"),
     _type("run.returned", "owner", calls.RunReturned, calls.CallContent),
     # sessions and conversations
-    _type("session.opened", "inbox", conversations.SessionOpened, conversations.SessionContent),
-    _type("session.changed", "inbox", conversations.SessionOpened, conversations.SessionContent),
-    _type("session.closing", "inbox", conversations.SessionClosing, minted="handover spans generation"),
-    _type("session.offered", "owner", conversations.SessionOffered, journal.ReasonContent),
-    _type("session.closed", "inbox", conversations.SessionClosed),
-    _type("thread.added", "inbox", conversations.ThreadAdded),
-    _type("thread.opened", "inbox", conversations.ThreadOpened),
-    _type("thread.forked", "inbox", conversations.ThreadForked, minted="shared position opened generation"),
-    _type("thread.ended", "inbox", conversations.ThreadEnded, minted="dropped"),
+    _type("session.opened", "inbox", sessions.SessionOpened, sessions.SessionContent),
+    _type("session.changed", "inbox", sessions.SessionOpened, sessions.SessionContent),
+    _type("session.closing", "inbox", sessions.SessionClosing, minted="handover spans generation"),
+    _type("session.offered", "owner", sessions.SessionOffered, journal.ReasonContent),
+    _type("session.closed", "inbox", sessions.SessionClosed),
+    _type("thread.added", "inbox", sessions.ThreadAdded),
+    _type("thread.opened", "inbox", sessions.ThreadOpened),
+    _type("thread.forked", "inbox", sessions.ThreadForked, minted="shared position opened generation"),
+    _type("thread.ended", "inbox", sessions.ThreadEnded, minted="dropped"),
     _type(
         "message.appended",
         "inbox",
-        conversations.MessageAppended,
-        conversations.MessageContent,
+        sessions.MessageAppended,
+        sessions.MessageContent,
         minted="position round before calls answers failed",
     ),
-    _type("message.retracted", "inbox", conversations.MessageRetracted, journal.ReasonContent),
-    _type("message.pinned", "inbox", conversations.MessagePinned),
-    _type("summary.made", "inbox", conversations.SummaryMade, conversations.SummaryContent, minted="summary"),
-    _type("tokens.counted", "inbox", conversations.TokensCounted),
+    _type("message.retracted", "inbox", sessions.MessageRetracted, journal.ReasonContent),
+    _type("message.pinned", "inbox", sessions.MessagePinned),
+    _type("summary.made", "inbox", sessions.SummaryMade, sessions.SummaryContent, minted="summary"),
+    _type("tokens.counted", "inbox", sessions.TokensCounted),
     # state, graph, effects
     _type("state.written", "inbox", state.StateWritten, state.ValueContent, minted="expires_at effect"),
     _type("state.deleted", "inbox", state.StateDeleted, minted="effect"),

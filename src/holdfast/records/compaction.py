@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.records.lines import Summary
 from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Packed
+from holdfast.records.sessions import Summary
 
 Policy = Literal["pinned", "normal", "compress_first", "discard_when_done"]
 POLICY_PRIORITY: Final[dict[str, str]] = {

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.records.lines import Summary
 from holdfast.records.messages import Message, ToolDef
+from holdfast.records.sessions import Summary
 
 SegmentKind = Literal["brief", "breadcrumb", "summary", "conversation", "memory", "evidence"]
 Layout = Literal["stable", "classic"]

@@ -16,9 +16,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aio.threads import Threads, waited_for_by_thread
+from holdfast.aio.executor import Threads, waited_for_by_thread
 from holdfast.errors import Closed, Refused
-from holdfast.runtime.crew import EITHER, PATIENCE
+from holdfast.runtime.tasks import EITHER, PATIENCE
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast

@@ -2,28 +2,38 @@
 
 One process has it open at a time. Every write is one transaction of the engine. What is searched for
 is never part of a query: the engine sees letters and digits that were made from it.
+
+Edges in Cozo: one relation, and an index from where they end.
+
+Search in Cozo: words by its text index, vectors by its graph of neighbours, each within one scope before ranking.
+
+Each word is indexed as a word of its scope, so other scopes' entries are never candidates and do not change how rare
+a word is. The vectors of a scope are all compared while they are few. Among many the graph is asked, and if
+its nearest are mostly other scopes', this one's are compared all the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.ambient import renew_in_child
 from holdfast.core.entries import MAX_KEY_CHARS
+from holdfast.core.journal.codec import decode, encode
+from holdfast.core.search.words import indexed
 from holdfast.errors import Closed, Corrupt, InvalidValue
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
-from holdfast.store import cozo_graph
-from holdfast.store.cozo_engine import CozoEngine, Rows
-from holdfast.store.cozo_search import CozoSearch
-from holdfast.store.cozo_shape import prepare
+from holdfast.sqlite.vectors import similarities
+from holdfast.store.cozo_engine import VECTORS, CozoEngine, Rows, about, names, prepare
+from holdfast.system import renew_in_child
 
 NEVER: Final = 2**62
 """When an entry expires that does not."""
@@ -144,15 +154,15 @@ class CozoStore:
 
     def link(self, edge: Edge) -> None:
         with self._open():
-            cozo_graph.link(self._engine, edge)
+            link(self._engine, edge)
 
     def unlink(self, edge: Edge) -> bool:
         with self._open():
-            return cozo_graph.unlink(self._engine, edge)
+            return unlink(self._engine, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
         with self._open():
-            return cozo_graph.edges(self._engine, query)
+            return edges(self._engine, query)
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What a script in Cozo's Datalog finds, as `headers` and `rows`, in all scopes. It can only read.
@@ -238,3 +248,226 @@ def _around(prefix: str) -> tuple[str, str | None]:
 
 
 _LAST = "\U0010ffff"
+
+
+_EDGE: Final = "scope, source, kind, target_scope, target, weight, data"
+_NAME: Final = "scope, source, kind, target_scope, target"
+_NAMED: Final = "[[$scope, $source, $kind, $target_scope, $target]]"
+_LINK = f"""
+?[{_EDGE}] <- [[$scope, $source, $kind, $target_scope, $target, $weight, $data]]
+:put edge {{{_NAME} => weight, data}}
+"""
+_LINKED = f"""
+asked[{_NAME}] <- {_NAMED}
+?[weight] := asked[{_NAME}], *edge{{{_NAME}, weight}}
+"""
+_UNLINK = f"?[{_NAME}] <- {_NAMED} :rm edge {{{_NAME}}}"
+_AT = {
+    "out": "wanted[source], scope = $scope",
+    "in": "wanted[target], target_scope = $scope, *edge:incoming{target_scope, target, kind, scope, source}",
+}
+
+
+def link(engine: CozoEngine, edge: Edge) -> None:
+    """Write an edge, in place of the same one with other data."""
+    weight = None if edge.weight is None else float(edge.weight)
+    engine.write(_LINK, **_ends(edge), weight=weight, data=encode(edge.data).decode())
+
+
+def unlink(engine: CozoEngine, edge: Edge) -> bool:
+    """Remove an edge; False if there was none."""
+    found = bool(engine.read(_LINKED, **_ends(edge)))
+    if found:
+        engine.write(_UNLINK, **_ends(edge))
+    return found
+
+
+def edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
+    """Edges at some keys, in order of their names."""
+    if not query.keys:
+        return []
+    side = "source" if query.direction == "out" else "target"
+    script = (
+        f"wanted[{side}] <- $keys "
+        + ("kinds[kind] <- $kinds " if query.kinds else "")
+        + f"?[{_EDGE}] := {_AT[query.direction]}, *edge{{{_EDGE}}}"
+        + (", kinds[kind]" if query.kinds else "")
+        + f" :order {_NAME} :limit $limit"
+    )
+    keys, kinds = [[key] for key in query.keys], [[kind] for kind in query.kinds]
+    rows = engine.read(script, scope=query.scope, keys=keys, kinds=kinds, limit=query.limit)
+    return [
+        Edge(
+            scope=scope,
+            source=source,
+            kind=kind,
+            target_scope=target_scope,
+            target=target,
+            weight=weight,
+            data=decode(data.encode()),
+        )
+        for scope, source, kind, target_scope, target, weight, data in rows
+    ]
+
+
+def _ends(edge: Edge) -> dict[str, str]:
+    return {
+        "scope": edge.scope,
+        "source": edge.source,
+        "kind": edge.kind,
+        "target_scope": edge.target_scope,
+        "target": edge.target,
+    }
+
+
+FEW: Final = 2_000
+"""So many vectors are compared in the time that the graph takes to find the nearest."""
+WIDE: Final = 200
+"""So many neighbours are kept in view on the way to the nearest: with 5, every other one was missed."""
+MOST: Final = 2_000
+"""So many entries with one word are looked at. A word that more of them have says little about each."""
+
+# A row is removed first: written over, it would also be found by the words that it had before.
+_FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
+_ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
+  :put words {scope, key => expires_at, text}}"""
+_FORGET_VECTOR = "{?[scope, key] <- [[$scope, $key]] :rm vector {scope, key}}"
+_ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, vec($vector)]]
+  :put vector {scope, key => expires_at, v}}"""
+
+_HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
+  query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
+"""
+# The engine's own score of several words is that of the best one, so the sum is made here: rare words count more,
+# and the same word again ever less.
+_SUMMED = """rare[term, count(key)] := hit[key, term, times]
+?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
+:order -sum(score) :limit $limit"""
+_COUNTED = "?[key] := *vector{scope: $scope, key} :limit $most"
+_NEAREST = """?[key] := ~vector:near{scope, key, expires_at |
+  query: vec($vector), k: $limit, ef: $wide, filter: scope == $scope && expires_at > $now}"""
+_COMPARED = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, expires_at > $now,
+  distance = cos_dist(v, vec($vector)) :order distance :limit $limit"""
+
+
+class CozoSearch:
+    """What is indexed, and how it is found. The first vector says by which embedder and how long all are."""
+
+    def __init__(self, engine: CozoEngine) -> None:
+        self._engine = engine
+        known = about(engine)
+        self._space: tuple[object, object] | None = None
+        if "embedder" in known:
+            self._space = (known["embedder"], known["dimensions"])
+
+    def indexing(self, scope: str, entry: Stored) -> tuple[str, dict[str, Any]]:
+        """What to run when an entry is written, and its parameters."""
+        script, params = self.forgetting(), dict[str, Any]()
+        if entry.words is not None:
+            script += _ADD_WORDS
+            params["text"] = " ".join(_tokens(scope, entry.words))
+        if entry.vector is not None and any(entry.vector):
+            space = (entry.embedder or "", len(entry.vector))
+            if self._space is None:
+                self._make(*space)
+            if space == self._space:
+                script += _ADD_VECTOR
+                params["vector"] = _numbers(entry.vector)
+        return script, params
+
+    def forgetting(self) -> str:
+        """What to run when an entry goes."""
+        return _FORGET_WORDS if self._space is None else _FORGET_WORDS + _FORGET_VECTOR
+
+    def _make(self, embedder: str, dimensions: int) -> None:
+        """The relation of vectors; what a killed process left of one is made anew."""
+        there = names(self._engine)
+        if VECTORS[1] in there:
+            self._engine.write("::index drop vector:near")
+        if VECTORS[0] in there:
+            self._engine.write("::remove vector")
+        self._engine.write(
+            f":create vector {{scope: String, key: String => expires_at: Int, v: <F32; {int(dimensions)}>}}"
+        )
+        self._engine.write(
+            f"::hnsw create vector:near {{dim: {int(dimensions)}, m: 16, dtype: F32, fields: [v], "
+            "distance: Cosine, ef_construction: 64}"
+        )
+        self._engine.write(
+            "?[name, value] <- [['embedder', $embedder], ['dimensions', $dimensions]] :put about {name => value}",
+            embedder=embedder,
+            dimensions=dimensions,
+        )
+        self._space = (embedder, dimensions)
+
+    def find(self, scope: str, wanted: Wanted) -> dict[str, float]:
+        """Keys of candidates with the scores of their words, which is 0 for those that only a vector found."""
+        found = dict.fromkeys(self._near(scope, wanted), 0.0)
+        queries = [query for term in wanted.terms if (query := _query(scope, term))]
+        if queries:
+            rows = self._engine.read(
+                "".join(_HITS.format(term=term) for term in range(len(queries))) + _SUMMED,
+                scope=scope,
+                now=wanted.now,
+                limit=wanted.limit,
+                most=max(MOST, wanted.limit),
+                **{f"query{term}": query for term, query in enumerate(queries)},
+            )
+            found.update((key, score) for key, score in rows)
+        return found
+
+    def _near(self, scope: str, wanted: Wanted) -> list[str]:
+        if wanted.vector is None or not any(wanted.vector):
+            return []
+        if self._space != (wanted.embedder or "", len(wanted.vector)):
+            return []
+        asked = {"scope": scope, "now": wanted.now, "limit": wanted.limit, "vector": _numbers(wanted.vector)}
+        rows: Rows = []
+        if len(self._engine.read(_COUNTED, scope=scope, most=FEW + 1)) > FEW:
+            rows = self._engine.read(_NEAREST, **asked, wide=max(WIDE, wanted.limit))
+        if len(rows) < wanted.limit:
+            rows = self._engine.read(_COMPARED, **asked)
+        return [row[0] for row in rows]
+
+    def compared(self, wanted: Wanted, scores: Mapping[str, float], entries: Mapping[str, Stored]) -> list[Match]:
+        """The best of what was found, each with both of its scores."""
+        query = wanted.vector or b""
+        alike = {
+            key: entry.vector
+            for key, entry in entries.items()
+            if query and entry.vector and entry.embedder == wanted.embedder and len(entry.vector) == len(query)
+        }
+        cosines = dict(zip(alike, similarities(query, list(alike.values())), strict=True))
+        top = max(scores.values(), default=0.0) or 1.0
+        found = [
+            Match(key=key, entry=entry, text=scores[key], cosine=max(0.0, cosines.get(key, 0.0)))
+            for key, entry in entries.items()
+        ]
+        found.sort(key=lambda match: (-match.text / top - match.cosine, match.key))
+        return [match for match in found if match.text > 0 or match.cosine > 0][: wanted.limit]
+
+
+def _numbers(vector: bytes) -> list[float]:
+    return [float(number) for number in memoryview(vector).cast("b")]
+
+
+def _place(scope: str) -> str:
+    """What every word of a scope begins with. Without vowels: the engine takes English endings off what has some."""
+    digest = hashlib.sha256(scope.encode()).digest()
+    return f"S{int.from_bytes(digest[:8], 'big') % 10**15:015}"
+
+
+def _tokens(scope: str, text: str) -> list[str]:
+    """Words as the engine is given them: those that are not plain letters and digits as the bytes that they are."""
+    place = _place(scope)
+    # No word has capital letters, and after a digit there is no ending to take off.
+    return [f"{place}{word if word.isascii() else f'U{word.encode().hex()}0'}" for word in indexed(text).split()]
+
+
+def _query(scope: str, term: str) -> str:
+    """A term in the engine's words: letters of languages without spaces must stand beside each other."""
+    tokens = [f'"{token}"' for token in _tokens(scope, term)]
+    if len(tokens) < 2:
+        return "".join(tokens)
+    pairs = [f"NEAR/1({first} {second})" for first, second in pairwise(tokens) if first != second]
+    return " AND ".join(pairs or tokens[:1])

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.ambient import renew_in_child
 from holdfast.core.search.words import indexed, spaced
 from holdfast.errors import Closed
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.system import renew_in_child
 
 PURGED_BESIDE = 2
 """Expired entries that a write takes along: more than it can have made."""

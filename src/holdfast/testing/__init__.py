@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.model.recorded import Recorded
     from holdfast.model.scripted import Scripted, call, echo
     from holdfast.testing.clock import FrozenClock, SeededIds
-    from holdfast.testing.dying import kill_point, killable
-    from holdfast.testing.killing import KillReport, kill_everywhere
+    from holdfast.testing.kill import KillReport, kill_everywhere
+    from holdfast.testing.lives import kill_point, killable
 
 __all__ = [
     "FrozenClock",
@@ -35,15 +35,15 @@ __all__ = [
 # pytest loads the plugin in every run, also where nobody uses it: only who asks for something pays.
 _LATER = {
     "FrozenClock": "holdfast.testing.clock",
-    "KillReport": "holdfast.testing.killing",
+    "KillReport": "holdfast.testing.kill",
     "Recorded": "holdfast.model.recorded",
     "Scripted": "holdfast.model.scripted",
     "SeededIds": "holdfast.testing.clock",
     "call": "holdfast.model.scripted",
     "echo": "holdfast.model.scripted",
-    "kill_everywhere": "holdfast.testing.killing",
-    "kill_point": "holdfast.testing.dying",
-    "killable": "holdfast.testing.dying",
+    "kill_everywhere": "holdfast.testing.kill",
+    "kill_point": "holdfast.testing.lives",
+    "killable": "holdfast.testing.lives",
 }
 
 

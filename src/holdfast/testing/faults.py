@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.journal_port import Journal
+from holdfast.ports.journal import Journal
 
 
 class Died(BaseException):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.connect import assemble
-from holdfast.flow.change import Decided, append, sealed_batch
-from holdfast.journal_port import Journal
+from holdfast.flow.journal.append import Decided, append, sealed_batch
 from holdfast.ports import Acting, Clock, Ids, Ports
+from holdfast.ports.journal import Journal
 from holdfast.records.batches import Appended, Artifact, Batch
 from holdfast.records.events.envelope import AppContent, AppFacts, Draft
 from holdfast.records.settings import Settings

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.compaction.strategies import priority_of
-from holdfast.core.fencing import lowest
-from holdfast.core.naming import handle_of
-from holdfast.core.pairing import rounds
+from holdfast.core.packs.fences import lowest
+from holdfast.core.packs.handles import handle_of
+from holdfast.core.sessions.pairing import rounds
 from holdfast.core.values import words
 from holdfast.errors import HoldfastError, StrategyFailed
 from holdfast.records.frames import PRIORITY_SCORE

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.compaction.extract import Lexicon, clean, fit, sentences, signal, words, worth
-from holdfast.core.compaction.signals import listed
-from holdfast.core.compaction.transcript import spoken
-from holdfast.core.patterns import late
+from holdfast.core.compaction.sentences import Lexicon, clean, fit, listed, sentences, signal, words, worth
+from holdfast.core.compaction.summary import spoken
+from holdfast.core.lazy_regex import late
 from holdfast.records.messages import Message
 
 SECTIONS: Final = ("goals", "decisions", "facts", "open_questions", "files")

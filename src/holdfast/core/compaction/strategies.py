@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.pairing import rounds
+from holdfast.core.sessions.pairing import rounds
 from holdfast.errors import InvalidValue
 from holdfast.records.compaction import POLICY_PRIORITY
 from holdfast.records.frames import PRIORITY_SCORE

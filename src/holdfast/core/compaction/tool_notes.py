@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.extract import clean, sentences, words, worth
-from holdfast.core.compaction.signals import listed
-from holdfast.core.matching import matched
+from holdfast.core.compaction.sentences import clean, listed, sentences, words, worth
+from holdfast.core.sessions.match import matched
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
 MOST_NOTES = 120

@@ -11,25 +11,53 @@ Tool results, which it puts into user messages, are a message of their own here.
 
 Thinking and blocks of hosted tools are kept and given back unaltered, in their place. What is not
 understood is kept under `anthropic` and comes back.
+
+Messages in Anthropic's form, which has the strictest rules.
+
+The first message is the user's, roles alternate, every call is answered at the start of the next
+message, no text is blank, and nothing but the one system prompt is the system's.
+
+Where Anthropic may take a request from its cache: `cache_control` marks.
+
+A mark says that everything up to it may come again. It is only put where that is so: behind the tools and the system
+prompt, behind the messages that are the same in the next call, and at the end, where a longer request goes on. What
+comes before a mark is written the same whatever follows it, so that the cache is really hit. A block that comes from
+the stable messages but stands behind one that does not is not marked.
+
+Anthropic takes four marks, none on thinking, and none of a longer life behind one of a shorter. Marks that a caller
+put into messages or tools stay as far as they are valid, and ours give way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from holdfast.core.wire.anthropic_out import rendered
-from holdfast.core.wire.cache_marks import marked
-from holdfast.core.wire.calls import id_text, read_call
-from holdfast.core.wire.checking import settled
-from holdfast.core.wire.given import listed, plain
-from holdfast.core.wire.ids import Ids
-from holdfast.core.wire.notes import Notes, Reading
-from holdfast.core.wire.order import Extras, InOrder, metadata_of
-from holdfast.core.wire.parts import decoded, extras_of, malformed_part, text_part
+from holdfast.core.wire.calls import Ids, WireIds, arguments_object, failed, id_text, read_call, shown_result
+from holdfast.core.wire.parts import (
+    Extras,
+    InOrder,
+    bytes_of,
+    call_of,
+    decoded,
+    encoded,
+    extras_of,
+    file_id_of,
+    in_order,
+    item_of,
+    kept_for,
+    malformed_part,
+    metadata_of,
+    own,
+    parts_of,
+    said_instead,
+    text_part,
+)
+from holdfast.core.wire.plain_data import NOTHING_SAID, Notes, Reading, listed, plain, prompt_of, read_role
 from holdfast.core.wire.requests import AnthropicRequest
-from holdfast.core.wire.roles import read_role
 from holdfast.core.wire.tools import to_anthropic
+from holdfast.core.wire.validate import settled
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
@@ -190,3 +218,331 @@ def _read_result(block: dict[str, Any], notes: Notes) -> ToolCallResult:
         result="" if content is None else content,
         is_error=block.get("is_error") is True,
     )
+
+
+Block = dict[str, Any]
+
+NOT_SHOWN = "[Earlier messages are not shown.]"
+LABELS = {"system": "System message", "developer": "Developer message"}
+_VALID_ID = re.compile(r"[a-zA-Z0-9_-]+")
+LONGEST_ID = 64
+_IMAGES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {"jpg": "image/jpeg"}
+
+
+class Written(NamedTuple):
+    """A system prompt and messages, and of each block the index of the message that it comes from.
+
+    A block that the same message would not become again, were more to follow, has the number of all messages.
+    """
+
+    system: str | None
+    messages: list[dict[str, Any]]
+    sources: list[list[int]]
+    prompt_source: int = -1
+    """The last message that joined the system prompt; -1 if none did."""
+
+
+class _Turn:
+    """Neighbours of one role, as one message."""
+
+    __slots__ = ("blocks", "extras", "role", "text")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.blocks: list[tuple[Block, int]] = []
+        self.text: str | None = None
+        """The content, as long as it is one text and was given as such."""
+        self.extras: dict[str, Any] = {}
+
+    def add(self, message: Message, blocks: list[Block], source: int) -> None:
+        plain_text = isinstance(message.content, str) and not self.blocks and len(blocks) == 1
+        self.text = blocks[0].get("text") if plain_text and blocks[0]["type"] == "text" else None
+        self.blocks += [(block, source) for block in blocks]
+        self.extras |= kept_for(message, "anthropic", "message")
+
+    def close(self) -> None:
+        """Put results first, and leave everything else in its order."""
+        if self.role == "user":
+            # Sorting is stable.
+            self.blocks = sorted(self.blocks, key=lambda each: each[0]["type"] != "tool_result")
+
+    def wire(self) -> dict[str, Any]:
+        content = [block for block, _ in self.blocks] if self.text is None else self.text
+        return {"role": self.role, "content": content, **self.extras}
+
+
+def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Written:
+    """The system prompt and the messages. Prompts at the head of the list join the system prompt."""
+    wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
+    prompts, prompt_source = [prompt] if (prompt := prompt_of(system)) else [], -1
+    turns: list[_Turn] = []
+    for index, message in enumerate(messages):
+        if message.role in LABELS and not turns:
+            if message.text.strip():
+                prompts.append(message.text)
+                prompt_source = index
+            continue
+        blocks = list(_blocks(message, index, wire, exact=ids == "provider"))
+        if not blocks:
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if not turns or turns[-1].role != role:
+            turns.append(_Turn(role))
+        turns[-1].add(message, blocks, index)
+    for turn in turns:
+        turn.close()
+    if ids == "unique":
+        _make_sendable(turns, len(messages))
+    return Written(
+        system="\n\n".join(prompts) or None,
+        messages=[turn.wire() for turn in turns],
+        sources=[[source for _, source in turn.blocks] for turn in turns],
+        prompt_source=prompt_source,
+    )
+
+
+def _make_sendable(turns: list[_Turn], count: int) -> None:
+    """What a request needs and a conversation may lack: a message, the user's first, an end that can be continued."""
+    if not turns:
+        # Only blanks were said, or instructions, and a request without a message is refused.
+        turns.append(_told(NOTHING_SAID, count))
+    if turns[0].role == "assistant":
+        turns.insert(0, _told(NOT_SHOWN, turns[0].blocks[0][1]))
+    end, (last, _) = turns[-1], turns[-1].blocks[-1]
+    if end.role == "assistant" and last["type"] == "text" and last["text"] != last["text"].rstrip():
+        trimmed = last["text"].rstrip()
+        end.blocks[-1] = ({**last, "text": trimmed}, count)
+        end.text = trimmed if end.text is not None else None
+
+
+def _told(text: str, source: int) -> _Turn:
+    turn = _Turn("user")
+    turn.add(Message(role="user", content=text), [{"type": "text", "text": text}], source)
+    return turn
+
+
+def _blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iterator[Block]:
+    if message.role == "assistant":
+        for part in in_order(message):
+            yield from _said(message, index, part, wire)
+    elif message.role == "tool":
+        for at, result in enumerate(message.tool_results):
+            shown = shown_result(message, result)
+            words = shown if isinstance(shown, str) and not shown.isspace() else ""
+            content = words if isinstance(shown, str) else [block for part in shown for block in _given(part)]
+            yield {
+                "type": "tool_result",
+                "tool_use_id": wire.of_result(index, at, result, exact=exact),
+                **({"content": content} if content else {}),
+                **({"is_error": True} if failed(result) else {}),
+                **kept_for(message, "anthropic", "results", at),
+            }
+    elif message.role in LABELS:
+        if message.text.strip():
+            yield {"type": "text", "text": f"[{LABELS[message.role]}]\n{message.text}"}
+    else:
+        for part in parts_of(message):
+            yield from _given(part)
+
+
+def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[Block]:
+    """A part of what the assistant said."""
+    kind = part.get("type")
+    if kind == "call":
+        found = call_of(message, part)
+        if found is not None:
+            at, call = found
+            made = {"id": wire.of_call(index, at), "name": wire.tool(call.name), "input": arguments_object(call)}
+            yield {"type": "tool_use", **made, **kept_for(message, "anthropic", "calls", at)}
+    elif kind in ("reasoning", "other"):
+        if part.get("provider") == "anthropic":
+            yield item_of(part)
+    elif kind in ("image", "file"):
+        yield {"type": "text", "text": said_instead(part)}
+    else:
+        yield from _text(part)
+
+
+def _given(part: Part) -> Iterator[Block]:
+    """A part of what the assistant is given."""
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        yield from _text(part)
+    elif kind == "other" and part.get("provider") == "anthropic":
+        yield item_of(part)
+    elif kind in ("image", "file", "other"):
+        source = _source(part) if kind != "other" else None
+        if source is None:
+            yield {"type": "text", "text": said_instead(part)}
+            return
+        block_type = "image" if kind == "image" or source.get("media_type") in _IMAGES.values() else "document"
+        name = part.get("name")
+        title = {"title": name} if block_type == "document" and isinstance(name, str) and name else {}
+        yield {"type": block_type, "source": source, **title, **own(part, "anthropic")}
+
+
+def _text(part: Part) -> Iterator[Block]:
+    if part["text"].strip():
+        yield {"type": "text", "text": part["text"], **own(part, "anthropic")}
+
+
+def _source(part: Part) -> dict[str, Any] | None:
+    """Where an image or file comes from; None if this provider cannot be given it."""
+    data, kept = bytes_of(part), file_id_of(part, "anthropic")
+    media_type = str(part.get("media_type") or "")
+    if data is not None:
+        image = _IMAGES.get(media_type.removeprefix("image/")) if media_type.startswith("image/") else None
+        if image or (media_type == "application/pdf" and part["type"] == "file"):
+            return {"type": "base64", "media_type": image or media_type, "data": encoded(data)}
+        return _text_source(data) if media_type.startswith("text/") and part["type"] == "file" else None
+    if kept is not None:
+        return {"type": "file", "file_id": kept}
+    url = part.get("url")
+    return {"type": "url", "url": url} if isinstance(url, str) else None
+
+
+def _text_source(data: bytes) -> dict[str, Any] | None:
+    try:
+        return {"type": "text", "media_type": "text/plain", "data": data.decode()}
+    except UnicodeDecodeError:
+        return None
+
+
+CACHE: Final = "cache_control"
+MOST_MARKS: Final = 4
+NOWHERE: Final = -1
+_SHORTEST: Final = (None, "5m")
+_CARRYING: Final = frozenset(
+    {
+        "container_upload",
+        "document",
+        "image",
+        "mcp_tool_use",
+        "search_result",
+        "server_tool_use",
+        "text",
+        "tool_reference",
+        "tool_result",
+        "tool_use",
+    }
+)
+
+
+class _Spot(NamedTuple):
+    """A block or a tool, in the order of the request, and the index of the message that it comes from."""
+
+    block: Block
+    source: int
+    carries: bool
+    """Whether it may have a mark."""
+
+
+def marked(written: Written, tools: list[Block], stable: int, count: int) -> AnthropicRequest:
+    """The request with its marks; `stable` of its `count` messages are the same in the next call."""
+    theirs = _Theirs()
+    # From the end, because a later mark covers what an earlier one does.
+    turns = [theirs.turn(message) for message in reversed(written.messages)][::-1]
+    tools = [theirs.kept(tool, _tool_carries(tool)) for tool in reversed(tools)][::-1]
+    brief = [_Spot(tool, -1, _tool_carries(tool)) for tool in tools]
+    system: list[Block] = [{"type": "text", "text": written.system}] if written.system else []
+    brief += [_Spot(block, written.prompt_source, _carries(block)) for block in system]
+    said = [
+        _Spot(block, source, _carries(block))
+        for turn, sources in zip(turns, written.sources, strict=True)
+        for block, source in zip(turn, sources, strict=True)
+    ]
+    _put(brief, said, min(max(stable, 0), count), count, theirs.left)
+    request: AnthropicRequest = {"messages": [*map(_message, written.messages, turns)]}
+    if written.system:
+        request = {"system": system if CACHE in system[0] else written.system, **request}
+    if tools:
+        request["tools"] = tools
+    return request
+
+
+def _put(brief: list[_Spot], said: list[_Spot], stable: int, count: int, left: int) -> None:
+    """Our marks, as many as there is room for: the one at the boundary first, then the end, then the brief."""
+    spots = [*brief, *said]
+    first = 1 + max((at for at, spot in enumerate(spots) if _is_long(spot.block)), default=-1)
+    end = _last(spots, count)
+    # As long as nothing was said, what follows may join the system prompt: that is no end to go on from.
+    chosen = (_last(spots, stable), end if end >= len(brief) else NOWHERE, _last(brief, stable))
+    for at in dict.fromkeys(chosen):
+        if at >= first and left and CACHE not in spots[at].block:
+            spots[at].block[CACHE] = {"type": "ephemeral"}
+            left -= 1
+
+
+def _last(spots: list[_Spot], until: int) -> int:
+    """The last place for a mark before anything that comes from a message at `until` or later."""
+    found = NOWHERE
+    for at, spot in enumerate(spots):
+        if spot.source >= until:
+            break
+        if spot.carries:
+            found = at
+    return found
+
+
+def _carries(block: Block) -> bool:
+    """Whether a block may have a mark: thinking may not, nor a text that is blank."""
+    kind = str(block.get("type"))
+    if kind == "text":
+        return bool(str(block.get("text", "")).strip())
+    return kind in _CARRYING or kind.endswith("_tool_result")
+
+
+def _tool_carries(tool: Block) -> bool:
+    """Whether a tool may have a mark: one that is loaded later stands nowhere yet."""
+    return not tool.get("defer_loading")
+
+
+class _Theirs:
+    """The caller's own marks, gone through from the last one to the first."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_MARKS
+
+    def turn(self, message: dict[str, Any]) -> list[Block]:
+        """The blocks of a message, also of one that is a text."""
+        content = message["content"]
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        return self._all_kept(content)
+
+    def kept(self, block: Block, carries: bool) -> Block:
+        """A copy of a block or a tool with those of its marks that may stay."""
+        out = dict(block)
+        if CACHE in out and (out[CACHE] is None or not self.left or not carries):
+            del out[CACHE]
+        self.left -= CACHE in out
+        if isinstance(out.get("content"), list):
+            out["content"] = self._all_kept(out["content"])
+        return out
+
+    def _all_kept(self, blocks: list[Any]) -> list[Any]:
+        kept = (self.kept(each, _carries(each)) if isinstance(each, dict) else each for each in reversed(blocks))
+        return [*kept][::-1]
+
+
+def _is_long(block: Block) -> bool:
+    """Whether it has a mark that outlives ours, itself or inside."""
+    return any(not isinstance(mark, dict) or mark.get("ttl") not in _SHORTEST for mark in _marks(block))
+
+
+def _marks(block: Block) -> Iterator[Any]:
+    if CACHE in block:
+        yield block[CACHE]
+    inner = block.get("content")
+    for each in inner if isinstance(inner, list) else ():
+        if isinstance(each, dict):
+            yield from _marks(each)
+
+
+def _message(message: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
+    """A message with its marked blocks; one that was a text stays one where it is not marked."""
+    if isinstance(message["content"], str) and CACHE not in blocks[0]:
+        return message
+    return {**message, "content": blocks}

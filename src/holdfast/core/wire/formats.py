@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.wire import anthropic, openai, responses
-from holdfast.core.wire.ids import Ids
-from holdfast.core.wire.notes import Reading
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire.calls import Ids
+from holdfast.core.wire.plain_data import Reading
 from holdfast.core.wire.requests import Request
 from holdfast.core.wire.tools import tool_def
 from holdfast.errors import InvalidValue
@@ -22,8 +22,8 @@ from holdfast.records.messages import Message, Repair, ToolDef
 Format = Literal["openai", "responses", "anthropic"]
 FORMATS: tuple[Format, ...] = ("openai", "responses", "anthropic")
 _RENDER: dict[str, Callable[..., Request]] = {
-    "openai": openai.render,
-    "responses": responses.render,
+    "openai": openai_chat.render,
+    "responses": openai_responses.render,
     "anthropic": anthropic.render,
 }
 
@@ -34,9 +34,9 @@ def read_conversation(format: str, given: Any) -> Reading:
     request = given if isinstance(given, Mapping) else {}
     items = given if not isinstance(given, Mapping) else request.get("input" if format == "responses" else "messages")
     if format == "openai":
-        reading = openai.read_messages(items or [])
+        reading = openai_chat.read_messages(items or [])
     elif format == "responses":
-        reading = responses.read_messages(items or [], instructions=request.get("instructions"))
+        reading = openai_responses.read_messages(items or [], instructions=request.get("instructions"))
     else:
         reading = anthropic.read_messages(items or [], system=request.get("system"))
     tools, repairs = _tools(request.get("tools"))

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.wire import anthropic, openai, responses
-from holdfast.core.wire.checking import EMPTY
-from holdfast.core.wire.notes import Notes
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire.plain_data import Notes
+from holdfast.core.wire.validate import EMPTY
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
@@ -94,11 +94,11 @@ def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
     if said.get("content") is None and isinstance(audio, dict):
         # The sound can be referred to for an hour only; the words stay.
         said["content"] = audio.get("transcript")
-    return openai.read_message(said, notes)
+    return openai_chat.read_message(said, notes)
 
 
 def _response(given: dict[str, Any], notes: Notes) -> Message | None:
-    messages = responses.read_items(given["output"], notes, reply=True)
+    messages = openai_responses.read_items(given["output"], notes, reply=True)
     return messages[0] if messages else None
 
 

@@ -1,28 +1,217 @@
-"""What may be a rule: as such, a configuration, a preset by its name, a guard or a recorder. The rest is refused."""
+"""Rules: what is done to a session when it grows, and what a model call must not pass. They belong to this process.
+
+They are looked at after an append has been committed, and before a pack goes to a model. A session without rules
+pays nothing for them. A rule that fails loses nothing and stops nobody: it is warned about, and tried again at the
+next occasion. Only a guard refuses, and only the next model call. What a rule does is no occasion for rules.
+
+What may be a rule: as such, a configuration, a preset by its name, a guard or a recorder. The rest is refused.
+
+The rules of one session in this process, and what is known about the size of its lines.
+
+An append adds what it added. Only when something that was said has changed, or others have written as well, is a
+line looked at again: from its end, and no further than to know that it is over.
+
+Whether a rule is at work here: what it does itself is no occasion for rules, or one that appends would never end.
+
+Known to whatever the rule runs, in other threads and on a loop as well, for as long as it runs. What others do
+meanwhile is an occasion as always, and so is what a task does that outlives the rule that began it.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
-from holdfast.core.decide.amounts import nano_usd
+import msgspec
+
+from holdfast.core.frames.budgets import nano_usd
+from holdfast.core.values import words
 from holdfast.errors import InvalidValue
-from holdfast.flow.compaction.configuring import check
-from holdfast.flow.compaction.tallies import Choose
-from holdfast.ports import Ports
+from holdfast.flow.compaction.actions import Compacting, guard, record, token_limit
+from holdfast.flow.compaction.sessions import check, flush_scope, last_covered, uncovered
+from holdfast.flow.journal.append import state_of
+from holdfast.flow.journal.observers import warn
+from holdfast.flow.sessions.append import session_behind
+from holdfast.ports import Acting, Ports, Summarizer
 from holdfast.records.compaction import (
     PRESETS,
     Always,
     BudgetGuard,
     CompactionConfig,
+    Fired,
     MessagesOver,
+    Occasion,
     PackOverBudget,
     Rule,
     TelemetryRecorder,
     TokensOver,
+    Trigger,
 )
 from holdfast.records.ids import check_id
+from holdfast.records.messages import Message
+from holdfast.records.packs import Packed
+from holdfast.records.sessions import Line
+from holdfast.system import renew_in_child
+
+
+def add(
+    ports: Ports, acting: Acting, session: str, given: Any, choose: Choose, wait: Wait | None = None
+) -> Callable[[], None]:
+    """A rule for a session: as such, a configuration, a preset's name, a guard or a recorder; gives what undoes it.
+
+    A second one of the same name takes the place of the first. A configuration that is switched off leaves none.
+    `wait` is given by a client that can await what a rule does.
+    """
+    rule = check_rule(ports, given, choose, awaits=wait is not None)
+    place = (acting.tenant, session)
+    standing = ports.rules.setdefault(place, Standing(choose))
+    standing.choose, standing.wait = choose, wait or standing.wait
+    standing.put(rule)
+
+    def undo() -> None:
+        standing.drop(rule)
+        if not standing.rules and ports.rules.get(place) is standing:
+            del ports.rules[place]
+
+    if isinstance(rule.action, CompactionConfig) and not rule.action.enabled:
+        undo()
+    return undo
+
+
+def rules_of(ports: Ports, acting: Acting, session: str) -> tuple[Rule, ...]:
+    """The rules of a session, in the order in which they are looked at."""
+    standing = ports.rules.get((acting.tenant, session))
+    return () if standing is None else standing.rules
+
+
+def forget(ports: Ports, acting: Acting, session: str) -> None:
+    """A session that has ended for good needs no rules."""
+    ports.rules.pop((acting.tenant, session), None)
+
+
+def recall_of(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str, ...]]:
+    """How many memories a pack of a line looks for, and in which scopes: where its rules write, or its session's."""
+    session = session_behind(ports, acting, stream)
+    configs = [rule.action for rule in rules_of(ports, acting, session) if isinstance(rule.action, CompactionConfig)]
+    found = [flush_scope(ports, acting, stream, config) for config in configs]
+    scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
+    return max((config.recall for config in configs), default=0), scopes or (session,)
+
+
+def after_append(ports: Ports, acting: Acting, stream: str, new: Sequence[Message]) -> tuple[Fired, ...]:
+    """Look at the rules of a line to which messages were appended. Never raises for what a rule does."""
+    if not ports.rules:
+        return ()
+    return _looked(ports, acting, Occasion(kind="appended", stream=stream, new=tuple(new)))
+
+
+def before_call(ports: Ports, acting: Acting, stream: str, packed: Packed) -> tuple[Fired, ...]:
+    """Look at the rules of a line whose pack is about to go to a model. A guard may refuse the call."""
+    if not ports.rules:
+        return ()
+    return _looked(ports, acting, Occasion(kind="packed", stream=stream, packed=packed))
+
+
+def _looked(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[Fired, ...]:
+    standing = ports.rules.get((acting.tenant, session_behind(ports, acting, occasion.stream)))
+    if standing is None:
+        return ()
+    rules, packed = standing.rules, occasion.packed
+    for rule in rules if packed is not None else ():
+        if isinstance(rule.action, BudgetGuard) and _is_due(ports, acting, standing, rule, occasion):
+            guard(ports, acting, occasion.stream, rule, packed)  # type: ignore[arg-type]
+    if is_at_work():
+        return ()
+    fired: list[Fired] = []
+    with at_work():
+        # A recorder tells what came of the others, so it comes last.
+        for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
+            if isinstance(rule.action, BudgetGuard):
+                continue
+            found = _fired(ports, acting, standing, rule, occasion, tuple(fired))
+            if found is not None:
+                fired.append(found)
+    return tuple(fired)
+
+
+def _fired(
+    ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion, before: tuple[Fired, ...]
+) -> Fired | None:
+    """What came of a rule; None if it was not its turn. What it raises is told and goes no further."""
+    try:
+        if not _is_due(ports, acting, standing, rule, occasion):
+            return None
+        if isinstance(rule.action, TelemetryRecorder):
+            _awaited(standing, rule, record(ports, rule.action, occasion, before))
+            return None
+        if isinstance(rule.action, CompactionConfig):
+            found = _compacted(ports, acting, standing, rule, rule.action, occasion)
+        else:
+            made = _awaited(standing, rule, rule.action(occasion))
+            found = Fired(rule=rule.name, made=() if made is None else (made,))
+    except Exception as error:  # noqa: BLE001  # It may be anybody's code, and the append is done.
+        found = Fired(rule=rule.name, error=words(error))
+    if found is not None and found.error is not None:
+        warn(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
+    return found
+
+
+def _awaited(standing: Standing, rule: Rule, made: Any) -> Any:
+    """What a function gave; what has to be awaited is, where that can be."""
+    if not inspect.isawaitable(made):
+        return made
+    if standing.wait is not None:
+        return standing.wait(made)
+    if inspect.iscoroutine(made):
+        made.close()
+    raise InvalidValue(f"What the rule {rule.name} does must be awaited, and only the asyncio client does that.")
+
+
+def _is_due(ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion) -> bool:
+    stream = occasion.stream
+    tally: Tally | None = None
+    if any(isinstance(one, MessagesOver | TokensOver) for one in rule.triggers):
+        every = (trigger for known in standing.rules for trigger in known.triggers if isinstance(trigger, TokensOver))
+        most = max((token_limit(ports, acting, stream, one.n) for one in every), default=None)
+        tally = standing.tally(ports, acting, stream, occasion.new, most)
+    return any(_fires(ports, acting, one, occasion, tally) for one in rule.triggers)
+
+
+def _fires(ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, tally: Tally | None) -> bool:
+    if isinstance(trigger, Always):
+        return True
+    if isinstance(trigger, PackOverBudget):
+        return occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
+    assert tally is not None, "a trigger that counts is given a tally"
+    if isinstance(trigger, MessagesOver):
+        return tally.messages > trigger.n
+    return (tally.tokens or 0) > token_limit(ports, acting, occasion.stream, trigger.n)
+
+
+def _compacted(
+    ports: Ports, acting: Acting, standing: Standing, rule: Rule, config: CompactionConfig, occasion: Occasion
+) -> Fired | None:
+    """Make a line shorter, one thread at a time; not again soon if there was nothing to do."""
+    stream = occasion.stream
+    line = state_of(ports, acting, stream).line or Line()
+    if standing.is_quiet(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
+        return None
+    try:
+        work = Compacting(ports, acting, stream, config, standing.choose(config.summarizer))
+        packed = occasion.packed is not None and occasion.packed.conversation.truncated_count > 0
+        work.run(packed=packed)
+    finally:
+        standing.busy.release()
+    if not work.made and not work.failed:
+        standing.hush(stream, rule.name, line)
+        return None
+    return Fired(rule=rule.name, made=tuple(work.made), error="; ".join(work.failed) or None)
+
 
 TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
@@ -99,3 +288,124 @@ def _check_action(ports: Ports, action: Any) -> None:
             raise InvalidValue("A TelemetryRecorder takes a function, or nothing.")
     elif not callable(action):
         raise InvalidValue("A rule's action must be a CompactionConfig, BudgetGuard, TelemetryRecorder or a function.")
+
+
+PATIENCE = 8
+"""After nothing could be done, a line must grow by a fraction of its size before it is tried again."""
+
+Choose = Callable[[Any], Summarizer]
+"""What makes a summarizer of whatever a configuration names, or of nothing."""
+Wait = Callable[[Awaitable[Any]], Any]
+"""What gives, to a thread that waits, what something that is to be awaited gives."""
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a line no summary covers, as of its version."""
+
+    messages: int
+    tokens: int | None
+    """Not known unless somebody asked; once over what was asked for, at least so many."""
+    covered: int
+    said: int
+    """How many messages the line has in all."""
+    edited: int
+    floor: int
+
+
+class Standing:
+    """Rules by name in the order in which they came, and the sizes of the lines that they were looked at for."""
+
+    def __init__(self, choose: Choose) -> None:
+        self.rules: tuple[Rule, ...] = ()
+        self.choose = choose
+        self.wait: Wait | None = None
+        self._tallies: dict[str, Tally] = {}
+        self._quiet: dict[tuple[str, str], Line] = {}
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self.busy = threading.Lock()
+
+    def put(self, rule: Rule) -> None:
+        """A rule, in place of one with the same name."""
+        self.rules = (*(known for known in self.rules if known.name != rule.name), rule)
+
+    def drop(self, rule: Rule) -> None:
+        """Take a rule away."""
+        self.rules = tuple(known for known in self.rules if known is not rule)
+
+    def tally(
+        self, ports: Ports, acting: Acting, stream: str, new: Sequence[Message] = (), tokens: int | None = None
+    ) -> Tally:
+        """What a line comes to after some new messages; with its tokens if they are asked for, up to a number."""
+        line = state_of(ports, acting, stream).line or Line()
+        found = _after(self._tallies.get(stream), line, new)
+        if found is None:
+            found = Tally(
+                messages=0,
+                tokens=None,
+                covered=last_covered(ports, acting, stream),
+                said=line.messages,
+                edited=line.edited,
+                floor=line.floor,
+            )
+        if tokens is not None and found.tokens is None:
+            counted = uncovered(ports, acting, stream, enough=tokens)[1]
+            found = msgspec.structs.replace(found, tokens=counted)
+        found = msgspec.structs.replace(found, messages=max(0, line.messages - found.covered))
+        self._tallies[stream] = found
+        return found
+
+    # what could not be done
+
+    def hush(self, stream: str, rule: str, line: Line) -> None:
+        """There was nothing to do for a line as it is."""
+        self._quiet[stream, rule] = line
+
+    def is_quiet(self, stream: str, rule: str, line: Line) -> bool:
+        """Whether trying again would come to nothing: not before it has grown, was edited, or a call was answered."""
+        before = self._quiet.get((stream, rule))
+        if before is None or before.edited != line.edited or len(line.calls) < len(before.calls):
+            return False
+        return line.messages < before.messages + max(PATIENCE // 2, before.messages // PATIENCE)
+
+
+def _after(known: Tally | None, line: Line, new: Sequence[Message]) -> Tally | None:
+    """What was known, with what is new; None if something that was said has changed since."""
+    if known is None or (known.edited, known.floor) != (line.edited, line.floor):
+        return None
+    tokens = known.tokens
+    if known.said + len(new) != line.messages:
+        tokens = None if known.said != line.messages else tokens  # Others have written as well.
+    elif tokens is not None:
+        tokens += sum(message.tokens or 0 for message in new)
+    return msgspec.structs.replace(known, tokens=tokens, said=line.messages)
+
+
+class _Turn:
+    """One time that rules are looked at."""
+
+    over = False
+
+
+_TURN: Final[ContextVar[_Turn | None]] = ContextVar("holdfast_rule_at_work", default=None)
+
+
+def is_at_work() -> bool:
+    """Whether this is done by a rule."""
+    turn = _TURN.get()
+    return turn is not None and not turn.over
+
+
+@contextmanager
+def at_work() -> Iterator[None]:
+    """Rules are looked at, and do what they do."""
+    turn = _Turn()
+    before = _TURN.set(turn)
+    try:
+        yield
+    finally:
+        turn.over = True
+        _TURN.reset(before)

@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.ambient import renew_in_child
 from holdfast.errors import TooLarge
 from holdfast.records.entries import Stored
+from holdfast.system import renew_in_child
 
 Place = tuple[str, str]
 

@@ -11,26 +11,30 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.core.search.searchable import Hit, TextSearch
-from holdfast.core.states import assemble
-from holdfast.core.tables import TABLES, check_lookup
+from holdfast.core.journal.load import assemble
+from holdfast.core.journal.tables import TABLES, check_lookup
+from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
-from holdfast.journal.grouping import Group, Member
-from holdfast.journal.sqlite import checking, conversations, erasing, maintenance, rebuilding, state, texts, vectors
+from holdfast.journal.group_commit import Group, Member
+from holdfast.journal.sqlite import check as sqlite_check
+from holdfast.journal.sqlite import erase as sqlite_erase
+from holdfast.journal.sqlite import maintenance
+from holdfast.journal.sqlite import rebuild as sqlite_rebuild
+from holdfast.journal.sqlite import rows as sqlite_rows
+from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.connection import Durability, ask, create_file, require_sqlite
-from holdfast.journal.sqlite.connections import Connections
-from holdfast.journal.sqlite.event_rows import stored_event
+from holdfast.journal.sqlite.rows import stored_event
 from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import find, queries
-from holdfast.journal.sqlite.writing import Writing
-from holdfast.records.batches import Appended, Artifact, Batch, Head
+from holdfast.journal.sqlite.transaction import Writing
+from holdfast.records.batches import Appended, Artifact, Batch, Found, Head, Row, SessionQuery, SessionRow, Span, Value
 from holdfast.records.entries import Edge, EdgeQuery, EntryPage
 from holdfast.records.events.envelope import Sealed, Source, StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
-from holdfast.records.rows import Found, Row, SessionQuery, SessionRow, Span, Value
 from holdfast.records.settings import Settings
+from holdfast.sqlite.connection import Durability, ask, create_file, require_sqlite
+from holdfast.sqlite.pool import Connections
 
 _NEWEST = 2**62
 _JSON = msgspec.json.Encoder()
@@ -63,7 +67,7 @@ class SqliteJournal:
         try:
             self.writing = Writing(self.connections, self.files, index=bool(self.settings.index_text))
             assert self.secret
-            erasing.resume(self)
+            sqlite_erase.resume(self)
         except BaseException:
             self.connections.close()
             raise
@@ -144,7 +148,7 @@ class SqliteJournal:
             rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _PARTS}}
             if frames:
                 rows.update(_hanging(connection, number, frames))
-            rows.update(conversations.state_rows(connection, number, row[0], stream))
+            rows.update(sqlite_rows.state_rows(connection, number, row[0], stream))
         return assemble(_head(stream, row), rows)
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
@@ -156,15 +160,15 @@ class SqliteJournal:
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self.reading() as connection:
-            return conversations.event(connection, tenant, self._tenant(connection, tenant), id)
+            return sqlite_rows.event(connection, tenant, self._tenant(connection, tenant), id)
 
     def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
         with self.reading(once=True) as connection:
-            return conversations.span(connection, tenant, stream, span)
+            return sqlite_rows.span(connection, tenant, stream, span)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self.reading() as connection:
-            return conversations.sessions(connection, tenant, query)
+            return sqlite_rows.sessions(connection, tenant, query)
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self.reading(once=True) as connection:
@@ -172,67 +176,69 @@ class SqliteJournal:
 
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
         with self.reading(once=True) as connection:
-            return state.entry(connection, tenant, stream, key)
+            return sqlite_rows.entry(connection, tenant, stream, key)
 
     def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
         with self.reading(once=True) as connection:
-            return state.entries(connection, tenant, stream, page)
+            return sqlite_rows.entries(connection, tenant, stream, page)
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
         with self.reading(once=True) as connection:
-            return state.revisions(connection, tenant, stream, key, before, limit)
+            return sqlite_rows.revisions(connection, tenant, stream, key, before, limit)
 
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
         with self.reading(once=True) as connection:
-            return state.edges(connection, tenant, query)
+            return sqlite_rows.edges(connection, tenant, query)
 
     def linked(self, tenant: str, edge: Edge) -> bool:
         with self.reading(once=True) as connection:
-            return state.linked(connection, tenant, edge)
+            return sqlite_rows.linked(connection, tenant, edge)
 
     def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
         with self.reading(once=True) as connection:
-            return state.expired(connection, tenant, now, limit)
+            return sqlite_rows.expired(connection, tenant, now, limit)
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self.reading(once=True) as connection:
-            return state.scopes(connection, tenant, now, after, limit)
+            return sqlite_rows.scopes(connection, tenant, now, after, limit)
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self.reading() as connection:
-            return texts.search(connection, tenant, search)
+            return sqlite_search.search(connection, tenant, search)
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         with self.reading(once=True) as connection:
-            return texts.hits(connection, tenant, self._tenant(connection, tenant), [(seq, 0.0) for seq in seqs])
+            return sqlite_search.hits(
+                connection, tenant, self._tenant(connection, tenant), [(seq, 0.0) for seq in seqs]
+            )
 
     def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         with self.reading() as connection:
-            return vectors.missing(connection, tenant, stream, embedder, limit)
+            return sqlite_search.missing(connection, tenant, stream, embedder, limit)
 
     def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         with self.reading() as connection:
-            return vectors.known(connection, tenant, embedder, digests)
+            return sqlite_search.known(connection, tenant, embedder, digests)
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         with self.writing.transaction() as connection:
-            vectors.keep(connection, tenant, stream, embedder, rows)
+            sqlite_search.keep(connection, tenant, stream, embedder, rows)
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
         with self.reading() as connection:
-            return vectors.after(connection, tenant, stream, embedder, after)
+            return sqlite_search.after(connection, tenant, stream, embedder, after)
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
         with self.writing.transaction() as connection:
-            vectors.drop(connection, tenant, seqs)
+            sqlite_search.drop(connection, tenant, seqs)
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
         with self.reading(once=True) as connection:
-            return state.lanes(connection, tenant, sink)
+            return sqlite_rows.lanes(connection, tenant, sink)
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
         with self.reading(once=True) as connection:
-            return state.lane(connection, tenant, sink, stream, limit)
+            return sqlite_rows.lane(connection, tenant, sink, stream, limit)
 
     def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
         with self.reading(once=True) as connection:
@@ -329,7 +335,7 @@ class SqliteJournal:
         return [Subject(id=id, name=name) for id, name in rows]
 
     def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
-        return erasing.erase(self, tenant, subject, marker, source)
+        return sqlite_erase.erase(self, tenant, subject, marker, source)
 
     # the whole
 
@@ -337,10 +343,10 @@ class SqliteJournal:
         return maintenance.rows(self, table)
 
     def rebuild(self, progress: Progress | None = None) -> int:
-        return rebuilding.rebuild(self, progress)
+        return sqlite_rebuild.rebuild(self, progress)
 
     def check(self) -> Iterator[Finding]:
-        return checking.check(self)
+        return sqlite_check.check(self)
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
         return maintenance.artifacts(self)

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast.core.codec import decode_facts
-from holdfast.core.place import head_after, new_head
-from holdfast.core.project import project
-from holdfast.core.tables import TABLES
+from holdfast.core.journal.admit import head_after, new_head
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.journal.project import project
+from holdfast.core.journal.tables import TABLES
 from holdfast.errors import Busy, Corrupt, Refused
-from holdfast.journal.sqlite import texts
+from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
-from holdfast.journal.sqlite.connection import ask, create_file, translate
-from holdfast.journal.sqlite.event_rows import event_row, stream_row, subject_digest
+from holdfast.journal.sqlite.rows import event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
 from holdfast.journal.sqlite.statements import bind, queries, select_all
-from holdfast.records.batches import Artifact, Head
+from holdfast.records.batches import Artifact, Head, Row
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Progress, Subject
-from holdfast.records.rows import Row
+from holdfast.sqlite.connection import ask, create_file, translate
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -208,4 +207,4 @@ class _Copy:
             values = (head.version, head.hash, head.epoch, head.holder, head.closed, self._tenants[tenant], head.id)
             self._connection.execute(queries()["update_stream"], values)
         if self._journal.settings.index_text:
-            texts.repair(self._connection, self._journal.files)
+            search.repair(self._connection, self._journal.files)

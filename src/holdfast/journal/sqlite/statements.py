@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from holdfast.core.tables import TABLES, Table
-from holdfast.records.rows import Bump, Change, Drop, Put, Replace, Update
+from holdfast.core.journal.tables import TABLES, Table
+from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Update
 
 _SQL = resources.files("holdfast.journal.sqlite") / "sql"
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)

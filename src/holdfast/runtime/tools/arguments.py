@@ -3,6 +3,11 @@
 Read by the types as they stand first. Only what does not fit then is read as loosely as models write: `"5"` for a
 number, `"true"` for a truth value, null for what may be left out. Nothing is dropped: a name that the tool does not
 know is an error, also deep inside, and so is a number that is none.
+
+What a model meant by the data it wrote, going by the schema: before it becomes values of any type.
+
+Null in the place of something that may be left out is read as left out, because strict mode has no other way to say
+so. A name that no schema knows is a problem, never dropped: it may be what the call was about.
 """
 
 from __future__ import annotations
@@ -15,12 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.shapes import converted
-from holdfast.core.tool_schemas import listed, shown
+from holdfast.core.msgspec_types import converted
+from holdfast.core.wire.tools import listed, shown
 from holdfast.errors import ArgumentsUnfit
-from holdfast.runtime.tools.meaning import as_meant
-from holdfast.runtime.tools.schema import Schema, is_pydantic
-from holdfast.runtime.tools.strict import takes_null
+from holdfast.runtime.tools.schema import REFERENCE, Schema, is_pydantic, takes_null
 
 _SHOWN: Final = 60
 _MOST_PROBLEMS: Final = 5
@@ -192,3 +195,61 @@ def quoted(text: str) -> str:
     """The beginning of a text, as it can be stored."""
     short = text[: _SHOWN + 1].encode("utf-8", "replace").decode().replace("\0", "\\0")
     return short if len(short) <= _SHOWN else f"{short[:_SHOWN]} …"
+
+
+def as_meant(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
+    """A value without the nulls that stand for things left out. Notes names that nothing is known of."""
+    if "$ref" in schema:
+        schema = defs[schema["$ref"].removeprefix(REFERENCE)]
+    if "anyOf" in schema:
+        return _meant_by_one(schema["anyOf"], value, where, defs, problems)
+    if isinstance(value, list) and schema.get("type") == "array":
+        first = schema.get("prefixItems", ())
+        return [
+            as_meant(first[at] if at < len(first) else schema["items"], one, f"{where}[{at}]", defs, problems)
+            for at, one in enumerate(value)
+        ]
+    if not isinstance(value, dict) or schema.get("type") != "object":
+        return value
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    found = {}
+    for name, one in value.items():
+        below = f"{where}.{name}" if where else name
+        if name in properties:
+            if one is None and name not in schema.get("required", ()) and not takes_null(properties[name]):
+                continue
+            found[name] = as_meant(properties[name], one, below, defs, problems)
+        elif others is False:
+            problems.append(f"{below!r:.{_SHOWN}} is not known")
+        else:
+            found[name] = as_meant(others, one, below, defs, problems) if isinstance(others, dict) else one
+    return found
+
+
+def _meant_by_one(ways: list[Schema], value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
+    """By the first of several ways that takes it; if none does, the last that is of its kind says why."""
+    noted: list[str] = []
+    found = value
+    for way in ways:
+        resolved = defs[way["$ref"].removeprefix(REFERENCE)] if "$ref" in way else way
+        if isinstance(value, dict | list) and not _is_kind(resolved, value):
+            continue
+        noted = []
+        found = as_meant(resolved, value, where, defs, noted)
+        if not noted:
+            return found
+    problems += noted
+    return found
+
+
+def _is_kind(schema: Schema, value: Any) -> bool:
+    """Whether an object or list could be meant by a schema: by its kind, and its tag if it has one."""
+    if "anyOf" in schema or not schema.keys() - {"description"}:
+        return True
+    if schema.get("type") != ("object" if isinstance(value, dict) else "array"):
+        return False
+    for name, one in schema.get("properties", {}).items():
+        only = one.get("enum", [one["const"]] if "const" in one else ())
+        if isinstance(value, dict) and len(only) == 1 and name in schema["required"] and value.get(name) != only[0]:
+            return False
+    return True

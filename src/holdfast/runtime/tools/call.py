@@ -12,14 +12,14 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.aio.executor import Threads
 from holdfast.aio.frame import AsyncFrame
-from holdfast.aio.threads import Threads
 from holdfast.client.frame import Frame
-from holdfast.core.codec import encode
+from holdfast.core.journal.codec import encode
 from holdfast.errors import InvalidValue
-from holdfast.flow.stack import working
+from holdfast.flow.frames import calls
 from holdfast.records.events.frames import HandleContent
-from holdfast.records.resume import Answer
+from holdfast.records.recovery import Answer
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -74,7 +74,7 @@ class ToolCall:
         if key is None:
             key = f"attached-{hashlib.sha256(encode([kind, known, how])).hexdigest()[:32]}"
         self.frame._check_awake(key)
-        return working.add_handle(
+        return calls.add_handle(
             self.frame._ports,
             self.frame._acting,
             self.turn.id,

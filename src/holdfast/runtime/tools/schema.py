@@ -3,19 +3,37 @@
 Everything is written out where it is used. Only a type that holds itself is named under `$defs`, because it
 could not be written out. Objects take no properties but their own. What has no form in JSON is refused, with
 what to use instead.
+
+Schemas in the form that OpenAI's strict mode takes, in which a model can write nothing that does not fit.
+
+Every property is required there; what may be left out elsewhere may be null instead, and is read as left out. What
+that mode cannot hold a model to, such as objects with any keys, is refused when the tool is made, not when a model
+is called.
+
+Docstrings read for a model: what a function does, and what each of its parameters means.
+
+The first paragraph describes the function. Parameters are found in the three ways that people write them:
+
+    Args:                     Parameters              :param city: Where to look.
+        city: Where to look.  ----------
+                              city : str
+                                  Where to look.
+
+Whatever is not understood is left out: a docstring is never a reason to refuse a function.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, get_origin
 
 import msgspec
 from msgspec import inspect as types
 
 from holdfast.errors import InvalidValue
-from holdfast.runtime.tools.docs import described
 
 Schema = dict[str, Any]
 REFERENCE: Final = "#/$defs/"
@@ -239,3 +257,166 @@ def _own_doc(kind: Any) -> str | None:
     cls = get_origin(kind) or kind
     doc = cls.__dict__.get("__doc__")
     return None if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}(") else doc
+
+
+_UNKNOWN: Final = frozenset({"uniqueItems", "contentEncoding", "propertyNames", "default", "examples"})
+_FORMATS: Final = frozenset({"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_INSTEAD: Final = "Use types with named fields, or leave strict out."
+
+
+def strict_form(schema: Schema) -> Schema:
+    """A schema as strict mode takes it, or InvalidValue that says what it cannot hold."""
+    if not any(word in schema for word in ("type", "anyOf", "enum", "const", "$ref")):
+        raise InvalidValue(f"strict cannot hold a model to a value of any type. {_INSTEAD}")
+    if "prefixItems" in schema:
+        raise InvalidValue(f"strict cannot hold a model to a tuple of different types. {_INSTEAD}")
+    kept: Schema = {}
+    for word, value in schema.items():
+        if word in _UNKNOWN or (word == "format" and value not in _FORMATS):
+            continue
+        kept[word] = _below(word, value)
+    if kept.get("type") == "object":
+        return _closed(schema, kept)
+    return kept
+
+
+def _below(word: str, value: Any) -> Any:
+    if word == "anyOf":
+        return [strict_form(one) for one in value]
+    if word == "items":
+        return strict_form(value)
+    if word in ("properties", "$defs"):
+        return {name: strict_form(one) for name, one in value.items()}
+    return value
+
+
+def _closed(schema: Schema, kept: Schema) -> Schema:
+    if schema.get("additionalProperties") is not False or "properties" not in schema:
+        raise InvalidValue(f"strict cannot hold a model to an object with any keys, such as a dict. {_INSTEAD}")
+    needed = schema.get("required", [])
+    properties = {
+        name: one if name in needed or takes_null(one) else {"anyOf": [one, {"type": "null"}]}
+        for name, one in kept["properties"].items()
+    }
+    return {**kept, "properties": properties, "required": list(properties)}
+
+
+def takes_null(schema: Schema) -> bool:
+    """Whether null is a value of its own here, rather than one that was left out."""
+    if "anyOf" in schema:
+        return any(takes_null(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return None in schema["enum"]
+    kind = schema.get("type")
+    return kind == "null" or (isinstance(kind, list) and "null" in kind) or not schema.keys() - {"description"}
+
+
+_SECTIONS: Final = frozenset({"args", "arguments", "parameters", "params", "attributes", "other parameters"})
+_GOOGLE: Final = re.compile(r"^(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY: Final = re.compile(r"^([*\w]+(?:\s*,\s*[*\w]+)*)\s*(?::.*)?$")
+_RULE: Final = re.compile(r"^-{3,}$")
+_SPHINX: Final = re.compile(r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*?\s)?(\*{0,2}\w+)\s*:\s*(.*)$")
+_FIELD: Final = re.compile(r"^:\w[^:]*:")
+
+
+def described(doc: str | None) -> tuple[str | None, dict[str, str]]:
+    """The description in a docstring, if it has one, and that of each parameter it names."""
+    lines = inspect.cleandoc(doc).splitlines() if doc else []
+    found = {**dict(_google(lines)), **dict(_numpy(lines)), **dict(_sphinx(lines))}
+    return _first_paragraph(lines), {name.lstrip("*"): text for name, text in found.items() if text}
+
+
+def _first_paragraph(lines: list[str]) -> str | None:
+    taken: list[str] = []
+    for at, line in enumerate(lines):
+        if not line.strip() or _FIELD.match(line) or _begins_section(lines, at):
+            break
+        taken.append(line.strip())
+    return " ".join(taken) or None
+
+
+def _begins_section(lines: list[str], at: int) -> bool:
+    if _is_underlined(lines, at):
+        return True
+    return lines[at].endswith(":") and lines[at][:-1].lower() in _SECTIONS
+
+
+def _is_underlined(lines: list[str], at: int) -> bool:
+    return at + 1 < len(lines) and bool(lines[at].strip()) and _RULE.match(lines[at + 1].strip()) is not None
+
+
+def _google(lines: list[str]) -> Iterator[tuple[str, str]]:
+    for at, line in enumerate(lines):
+        heading = line.strip()
+        if heading.endswith(":") and heading[:-1].lower() in _SECTIONS and line == line.lstrip():
+            yield from _entries(_indented_below(lines[at + 1 :]))
+
+
+def _indented_below(lines: list[str]) -> list[str]:
+    """The indented lines that follow a heading."""
+    taken = []
+    for line in lines:
+        if line.strip() and line == line.lstrip():
+            break
+        taken.append(line)
+    return taken
+
+
+def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """`name (type): text`, each with the deeper lines that go on with it."""
+    depth = min((_indent(line) for line in lines if line.strip()), default=0)
+    name, words = "", list[str]()
+    for line in lines:
+        started = _GOOGLE.match(line.strip()) if _indent(line) == depth and line.strip() else None
+        if started is None:
+            words.append(line.strip())
+            continue
+        if name:
+            yield name, _joined(words)
+        name, words = started[1], [started[2]]
+    if name:
+        yield name, _joined(words)
+
+
+def _numpy(lines: list[str]) -> Iterator[tuple[str, str]]:
+    inside, names, words = False, list[str](), list[str]()
+    for at, line in enumerate(lines):
+        if _is_underlined(lines, at):
+            yield from _shared(names, words)
+            inside, names, words = line.strip().lower() in _SECTIONS, [], []
+        elif inside and line.strip() and line == line.lstrip() and not _RULE.match(line):
+            yield from _shared(names, words)
+            named = _NUMPY.match(line)
+            names, words = [one.strip() for one in named[1].split(",")] if named else [], []
+        elif inside and not _RULE.match(line.strip()):
+            words.append(line.strip())
+    yield from _shared(names, words)
+
+
+def _shared(names: list[str], words: list[str]) -> Iterator[tuple[str, str]]:
+    """`x, y : int` describes both."""
+    text = _joined(words)
+    for name in names:
+        yield name, text
+
+
+def _sphinx(lines: list[str]) -> Iterator[tuple[str, str]]:
+    name, words = "", list[str]()
+    for line in lines:
+        started = _SPHINX.match(line.strip())
+        if started is None and name and line.strip() and not _FIELD.match(line.strip()):
+            words.append(line.strip())
+            continue
+        if name:
+            yield name, _joined(words)
+        name, words = (started[1], [started[2]]) if started else ("", [])
+    if name:
+        yield name, _joined(words)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _joined(words: list[str]) -> str:
+    return " ".join(word for word in words if word)

@@ -9,11 +9,10 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from holdfast.core.wire.names import is_tool_name
+from holdfast.core.wire.tools import is_tool_name
 from holdfast.errors import InvalidValue
 from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
-from holdfast.runtime.tools.docs import described
-from holdfast.runtime.tools.schema import Schema, Shapes, default_of, object_of
+from holdfast.runtime.tools.schema import Schema, Shapes, default_of, described, object_of
 
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

@@ -1,15 +1,24 @@
-"""Tools from all that may be given as tools: functions, tools, the history's own, and sources such as MCP servers."""
+"""Tools from all that may be given as tools: functions, tools, the history's own, and sources such as MCP servers.
+
+The tools for an agent's own past, as tools of its turns: reading on where a pack stopped, and searching.
+
+Each use is journaled as any other tool call of the turn. They change nothing, so a torn one simply runs again.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.aio.tools import AsyncHistoryTools
-from holdfast.client.tools import HistoryTools
+from holdfast.aio.frame import AsyncHistoryTools
+from holdfast.client.history_tools import HistoryTools
+from holdfast.core.packs.history_tools import HISTORY_TOOLS, as_meant
 from holdfast.errors import InvalidValue
+from holdfast.flow.packs.visibility import line_of_frame
 from holdfast.records.messages import ToolDef
+from holdfast.runtime.tools.call import ToolCall
+from holdfast.runtime.tools.run import InThread
 from holdfast.runtime.tools.tool import AnyTool, Tool, tool
 
 
@@ -88,3 +97,33 @@ def _of_history(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) 
         return history.run(definition.name, arguments)
 
     return Tool(look, definition, if_interrupted="retry")
+
+
+class HistoryTool(Tool[..., str]):
+    """One of them. Whatever a model writes into a call, it gets an answer that says what to do instead."""
+
+    def __init__(self, definition: ToolDef) -> None:
+        super().__init__(_look, definition, if_interrupted="retry")
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """As they are: what is meant by them is found out when they are used."""
+        return {"arguments": arguments}
+
+    async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> str:
+        """What the call gives."""
+        assert isinstance(call, ToolCall), "a tool that is not async gets the plain call"
+        found: str = await in_thread(lambda: _look(call, self.name, args["arguments"]))
+        return found
+
+
+def _look(call: ToolCall, name: str, arguments: str) -> str:
+    turn = call.turn
+    line = line_of_frame(turn._ports, turn._acting, turn.id)
+    tools = HistoryTools(turn._ports, turn._acting, line, frame=turn.id)
+    given, problem = as_meant(name, arguments)
+    return problem or tools.answer(name, given)
+
+
+def history_tools() -> dict[str, AnyTool]:
+    """Both, by name."""
+    return {definition.name: HistoryTool(definition) for definition in HISTORY_TOOLS}

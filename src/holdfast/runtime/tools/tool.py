@@ -8,6 +8,8 @@
 Everything that could be wrong with it is said when it is made, not when a model calls it. What the model is told
 comes from the hints and the docstring. A parameter of the type ToolCall (AsyncToolCall in an `async def`) is given
 by whoever runs the tool, and the model never hears of it.
+
+Whether somebody has to agree before a tool runs. In doubt, somebody has to.
 """
 
 from __future__ import annotations
@@ -16,17 +18,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
-from holdfast.core.tool_schemas import unsaid
+from holdfast.core.wire.tools import unsaid
 from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolInterrupted, ToolTimedOut
 from holdfast.records.messages import ToolDef
-from holdfast.runtime.tools.approval import Approval, approving, is_needed
 from holdfast.runtime.tools.arguments import check_required, read_arguments, read_object
-from holdfast.runtime.tools.failures import failure_text
-from holdfast.runtime.tools.outcome import Bytes, Outcome, outcome_of
-from holdfast.runtime.tools.running import InThread, run_function
-from holdfast.runtime.tools.schema import Schema
+from holdfast.runtime.tools.result import Bytes, Outcome, failure_text, outcome_of
+from holdfast.runtime.tools.run import InThread, run_function
+from holdfast.runtime.tools.schema import Schema, strict_form
 from holdfast.runtime.tools.signature import Signature, check_name, signature_of
-from holdfast.runtime.tools.strict import strict_form
 
 __all__ = [
     "AnyTool",
@@ -216,3 +215,55 @@ def _grant(name: str, given: int | None) -> int | None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise InvalidValue(f"tokens of {name} is {given!r:.40}. Give a whole number of tokens, or None.")
     return given
+
+
+Approval = bool | Callable[..., bool]
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
+    """`needs_approval` checked: yes, no, or a function of some of the arguments by name, or of `args` as a mapping."""
+    if isinstance(given, bool):
+        return given
+    if not callable(given):
+        raise InvalidValue(f"needs_approval of {tool} is {given!r:.40}. Say True, False, or give a function.")
+    if inspect.iscoroutinefunction(given):
+        raise InvalidValue(f"needs_approval of {tool} is async. Give a plain function: it decides by the arguments.")
+    wanted = _wanted(given)
+    unknown = [name for name in wanted or () if parameters is not None and name not in parameters]
+    if unknown and wanted != ["args"]:
+        raise InvalidValue(
+            f"needs_approval of {tool} asks for {', '.join(unknown)}, which the tool does not take. "
+            "Name its parameters as the tool does, or take one mapping named args."
+        )
+    return given  # type: ignore[no-any-return]
+
+
+def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
+    """The verdict for these arguments. A predicate that fails, or does not decide, has not said no."""
+    if isinstance(needs, bool):
+        return needs
+    try:
+        wanted = _wanted(needs)
+        if wanted == ["args"] and "args" not in args:
+            verdict: Any = needs(dict(args))
+        else:
+            verdict = needs(**{name: value for name, value in args.items() if wanted is None or name in wanted})
+        if inspect.iscoroutine(verdict):
+            verdict.close()  # Nobody will await it, and it is no verdict.
+            return True
+        return bool(verdict)
+    except Exception:  # noqa: BLE001  it is the caller's own code
+        return True
+
+
+def _wanted(predicate: Callable[..., Any]) -> list[str] | None:
+    """The names that a predicate takes; None if it takes all."""
+    try:
+        parameters = inspect.signature(predicate).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return [name for name, one in parameters.items() if one.kind not in _MANY]

@@ -1,0 +1,393 @@
+"""Threads: how an asyncio client crosses into threads, and how it waits for what must not be left undone.
+
+The pools are its own: asyncio's is small and shared with everybody. There are three, so that
+nothing has to queue behind what may take long: short operations on the journal, waiting for
+other processes, and callers' functions. Letting go of a lease is a short operation.
+
+Callers' code also runs within operations: rules, predicates, whoever is told of events. If that waits for an agent, its
+thread is kept for as long; so what it waits for is done in pools of the next level, and never queues behind it.
+
+A process that ends waits for its short operations, and not for callers' functions: nobody can stop those, and an
+intent that is journaled says what is to be done about them.
+
+Threads for callers' functions, which nobody can stop: they can be left, and then they are in nobody's way.
+
+Opening and closing for asyncio: in a thread, and nothing stays open that nobody holds.
+
+Packs on the async client: made in one crossing, with everything that rendering them needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent import futures
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from holdfast.client.pack import ContextPack
+from holdfast.errors import Closed, ToolFailed
+from holdfast.records.events.envelope import Event
+
+THREADS = 16
+SHORT, WAITING, STEPS = "holdfast", "holdfast-wait", "holdfast-step"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_level: ContextVar[int] = ContextVar("holdfast_level", default=0)
+"""How many threads of pools wait for what is done here, one for the other."""
+_thread = threading.local()
+
+
+@contextmanager
+def waited_for_by_thread() -> Iterator[None]:
+    """What is begun in this block is waited for by this thread: on the next level if it is one of a pool."""
+    level = getattr(_thread, "level", None)
+    token = _level.set(_level.get() if level is None else level + 1)
+    try:
+        yield
+    finally:
+        _level.reset(token)
+
+
+class Threads:
+    """Pools that a forked child makes anew: threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self._pid = -1
+        self._pools: dict[str, Executor] = {}
+        self.closed = False
+        self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What has to be let go of before the client is closed."""
+        self.kept: dict[str, Any] = {}
+        """What belongs to the client and goes with it."""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """One crossing: work that has begun goes on even if the await is cancelled."""
+        return await self._cross(SHORT, lambda: work(*args, **kwargs))
+
+    async def wait(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for what may have to wait for others."""
+        return await self._cross(WAITING, lambda: work(*args, **kwargs))
+
+    def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
+        """Start something in a pool, for `settle`."""
+        context = copy_context()
+        return self._pool(pool).submit(_in_pool, lambda: context.run(work), _level_in(pool))
+
+    async def leavable(self, pool: str, work: Callable[[], T]) -> T:
+        """As `run`, for callers' functions: one that goes on when the await is cancelled takes nobody's thread."""
+        begun = self.submit(pool, work)
+        try:
+            return await asyncio.wrap_future(begun)
+        except asyncio.CancelledError:
+            chosen = self._pools.get(pool)
+            if isinstance(chosen, LeavablePool):
+                chosen.leave(begun)
+            raise
+
+    def must(self, work: Callable[[], T]) -> Future[T]:
+        """As `submit`, for what has to be done: right here if there is no pool any more."""
+        try:
+            return self.submit(SHORT, work)
+        except (Closed, RuntimeError):
+            return done_here(work)
+
+    async def _cross(self, pool: str, work: Callable[[], T]) -> T:
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool(pool), _in_pool, lambda: context.run(work), _level_in(pool)
+        )
+
+    def _pool(self, name: str) -> Executor:
+        if self.closed:
+            raise Closed
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._pools = {}
+        if level := _level_in(name):
+            name = f"{name}-{level}"
+        if name not in self._pools:
+            self._pools[name] = (
+                LeavablePool(THREADS, name)
+                if name.startswith(STEPS)
+                else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            )
+        return self._pools[name]
+
+    def close(self) -> None:
+        """Start nothing more; what is running finishes."""
+        self.closed = True
+        if self._pid == os.getpid():
+            for pool in self._pools.values():
+                pool.shutdown(wait=False)
+
+
+def _level_in(pool: str) -> int | None:
+    """On which level of a pool work is done now; None for callers' functions, which nothing else queues behind."""
+    return None if pool.startswith(STEPS) else _level.get()
+
+
+def _in_pool(work: Callable[[], T], level: int | None) -> T:
+    before, _thread.level = getattr(_thread, "level", None), level
+    try:
+        return work()
+    finally:
+        _thread.level = before
+
+
+def done_here(work: Callable[[], T]) -> Future[T]:
+    """Work that this thread does at once."""
+    done: Future[T] = Future()
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+        done.set_exception(error)
+    return done
+
+
+async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False) -> BaseException | None:
+    """Wait until work is done, however often the task is cancelled meanwhile.
+
+    Gives what interrupted the wait, for the caller to raise once it has put things in order.
+    Some scopes cancel again at every await, so a shielded second await would not be enough.
+    `abandon` is asked at each interruption whether the work can be left alone after all.
+    """
+    loop, finished = asyncio.get_running_loop(), asyncio.Event()
+    work.add_done_callback(lambda _: _soon(loop, finished.set))
+    stop: BaseException | None = None
+    while not finished.is_set():
+        try:
+            await finished.wait()
+        except asyncio.CancelledError as error:
+            stop = stop or error
+            if abandon():
+                return stop
+        except GeneratorExit as error:  # The coroutine is being closed: it may not await any more.
+            if not abandon():
+                futures.wait([work])
+            return error
+    return stop
+
+
+def gave(work: Future[T]) -> bool:
+    """Whether work is done, with a result."""
+    return work.done() and not work.cancelled() and work.exception() is None
+
+
+def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
+    """A callback that is called on the running loop, if there is one, whichever thread has news. It may be async."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return callback
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def call(event: Event) -> None:
+        made = callback(event)
+        if inspect.iscoroutine(made):
+            task = loop.create_task(_awaited(made))
+            tasks.add(task)  # The loop itself would let go of it.
+            task.add_done_callback(tasks.discard)
+
+    return lambda event: _soon(loop, call, event)
+
+
+async def _awaited(made: Coroutine[Any, Any, object]) -> None:
+    await made
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        pass  # The loop has been closed, and whoever waited in it is gone.
+
+
+MOST_LEFT = 256
+"""Functions that were left and still run. With more of them nothing is begun."""
+
+
+class LeavablePool(Executor):
+    """A pool that nobody waits for when the process ends, whatever runs in it then.
+
+    What hangs can be left before that: its thread is lost, and another takes its place.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._lined = _Lined(threads, name)
+        weakref.finalize(self, self._lined.end)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start something, or line it up."""
+        made: Future[T] = Future()
+        self._lined.put(made, lambda: _carry_out(made, lambda: fn(*args, **kwargs)))
+        return made
+
+    def leave(self, work: Future[Any]) -> None:
+        """Wait no longer for something that has begun."""
+        self._lined.leave(work)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Begin nothing more. What is lined up is still done, if the process lasts that long."""
+        self._lined.end()
+
+
+class _Lined:
+    """What a pool has to do, and how many threads do it. They know this and not the pool, which may go away."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most, self._name = threads, name
+        self._work: deque[tuple[Future[Any], Callable[[], None]]] = deque()
+        self._news = threading.Condition()
+        self._left: set[Future[Any]] = set()
+        self._begun = self._named = self._free = 0
+        self._over = False
+
+    def put(self, made: Future[Any], work: Callable[[], None]) -> None:
+        with self._news:
+            if self._over:
+                raise RuntimeError("This pool begins nothing more.")
+            if len(self._left) >= MOST_LEFT:
+                raise ToolFailed(
+                    f"Too many tools hang: {len(self._left)} were left after their time and still run. Nothing was "
+                    "begun. Correct them, or start the process again."
+                )
+            self._work.append((made, work))
+            self._see_to_it()
+
+    def leave(self, made: Future[Any]) -> None:
+        with self._news:
+            if made.running() and made not in self._left:
+                self._left.add(made)
+                self._begun -= 1
+                self._see_to_it()
+
+    def end(self) -> None:
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+    def _see_to_it(self) -> None:
+        if len(self._work) <= self._free:
+            self._news.notify()
+        elif self._begun < self._most:
+            self._begun, self._named = self._begun + 1, self._named + 1
+            threading.Thread(target=self._serve, name=f"{self._name}_{self._named}", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (item := self._next()) is not None:
+            made, work = item
+            work()
+            with self._news:
+                if made in self._left:  # Another has taken this thread's place.
+                    self._left.discard(made)
+                    return
+            del item, made, work  # They hold what came of it.
+
+    def _next(self) -> tuple[Future[Any], Callable[[], None]] | None:
+        with self._news:
+            while not self._work and not self._over:
+                self._free += 1
+                self._news.wait()
+                self._free -= 1
+            return self._work.popleft() if self._work else None
+
+
+def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
+    if not made.set_running_or_notify_cancel():
+        return
+    try:
+        made.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+        made.set_exception(error)
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class _AsyncCloses(Protocol):
+    async def close(self) -> None: ...
+
+
+Client = TypeVar("Client", bound=_AsyncCloses)
+
+
+class Opening(Generic[Client]):
+    """Something on its way: `hf = await opening`, or `async with opening as hf`, which also closes it."""
+
+    def __init__(self, make: Callable[[], _Closes], edge: Callable[[Any, Threads], Client]) -> None:
+        self._make = make
+        self._edge = edge
+        self._opened: Client | None = None
+
+    async def _open(self) -> Client:
+        threads = Threads()
+        opening = asyncio.ensure_future(threads.run(self._make))
+        try:
+            made = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unclaimed)
+            raise
+        self._opened = self._edge(made, threads)
+        return self._opened
+
+    def __getattr__(self, name: str) -> Any:
+        """Only what is missing here: whoever asks for it wants what is being opened."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"It is not open yet, so it has no {name}. "
+            "Open it with `async with holdfast.open_async(…) as hf`, or `hf = await holdfast.open_async(…)`."
+        )
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def _close_unclaimed(opening: asyncio.Future[_Closes]) -> None:
+    """Nobody waits for it any more: it must not keep its files open."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+async def close_with(threads: Threads, close: Callable[[], None]) -> None:
+    """Close something and its threads, also when the awaiting task is cancelled meanwhile. Twice is fine."""
+    if threads.closed:
+        return
+    while threads.endings:
+        await threads.endings.pop()()
+    closing = asyncio.ensure_future(threads.run(close))
+    try:
+        await asyncio.shield(closing)
+    finally:
+        threads.close()
+
+
+async def packing(threads: Threads, make: Callable[..., ContextPack], *args: Any, **named: Any) -> ContextPack:
+    """A pack whose images and files are read already, so that nothing waits for the disk afterwards."""
+
+    def whole() -> ContextPack:
+        pack = make(*args, **named)
+        return pack.read_in()
+
+    return await threads.run(whole)

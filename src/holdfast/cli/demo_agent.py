@@ -1,0 +1,124 @@
+"""The agent of `holdfast demo`: ordinary code, run by one process after another until it is done.
+
+It does not know whether it runs for the first time. Whatever is really done leaves a line in a file, which
+nobody can take back, so that whoever reads it can count what happened, whatever a journal says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli.output import compact
+from holdfast.client.holdfast import open as open_journal
+from holdfast.errors import HoldfastError
+from holdfast.model.scripted import Say, Scripted, call
+from holdfast.records.models import ModelCall, ModelReply
+from holdfast.records.settings import Settings
+from holdfast.runtime.reply import Reply
+from holdfast.runtime.tools.tool import AnyTool, tool
+
+SESSION = "demo"
+JOURNAL = "agent.db"
+RAN = "ran.txt"
+PAID = "paid.txt"
+SYSTEM = "You look after the orders of a small shop. Look an order up before you pay anything back."
+ASKED = "Refund order 17, 240 euros"
+REPLY = "Order 17 is refunded: 240 euros are on their way."
+QUESTION = "refund(17, 240) may have run. Run again?"
+
+
+class Outside:
+    """The world outside of the journal: what is done here stays done."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ran(self, step: str, amount: int = 1) -> None:
+        """Something was done just now."""
+        _write_line(self._folder / RAN, f"{step} {amount}")
+
+    def pay(self, receipt: dict[str, Any]) -> None:
+        """The bank has the order."""
+        _write_line(self._folder / PAID, compact(receipt))
+
+
+class Counted(Scripted):
+    """The agent's model, which follows a script and notes outside how often it was asked, and for how many tokens."""
+
+    def __init__(self, outside: Outside) -> None:
+        super().__init__([call("find_order", order=17), call("refund", order=17, amount=240), REPLY])
+        self._outside = outside
+
+    async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
+        """What the script says."""
+        made = await super().reply(asked, say)
+        self._outside.ran("model", made.usage.spent)
+        return made
+
+
+def tools(outside: Outside, *, hangs: bool) -> list[AnyTool]:
+    """What the agent can do: one tool that may run any number of times, and one that must not."""
+
+    @tool(if_interrupted="retry")
+    def find_order(order: int) -> dict[str, Any]:
+        """Find an order by its number."""
+        outside.ran("find_order")
+        return {"order": order, "customer": "alice", "total": 240}
+
+    @tool
+    def refund(order: int, amount: int) -> dict[str, Any]:
+        """Pay an order back."""
+        outside.ran("refund")
+        receipt = {"refunded": order, "amount": amount}
+        outside.pay(receipt)
+        if hangs:  # The bank's answer never comes.
+            say_at_once("inside refund")
+            time.sleep(60)
+        return receipt
+
+    return [find_order, refund]
+
+
+def work(folder: Path, *, hangs: bool) -> Reply[Any]:
+    """Answer a customer. Sent again under the same key, it goes on where it stood."""
+    outside = Outside(folder)
+    # A short lease: where a system does not say that a process is gone, others wait that long to be sure.
+    with open_journal(folder / JOURNAL, settings=Settings(lease_ms=1_000)) as hf:
+        agent: Any = hf.agent("shop", model=Counted(outside), system=SYSTEM, tools=tools(outside, hangs=hangs))
+        reply: Reply[Any] = agent.send(SESSION, ASKED, key="mail-1")
+        return reply
+
+
+def _write_line(path: Path, line: str) -> None:
+    """One write, and no buffer that a killed process would take with it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
+
+
+def say_at_once(line: str) -> None:
+    """One write for the whole line: a kill falls before it or after it, also where Python does not buffer."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+def main(folder: str, how: str = "") -> None:
+    """Do the work and say how it ended: done, waiting for an answer, or failed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it, and who kills it then.
+    try:
+        reply = work(Path(folder), hangs=how == "hangs")
+    except HoldfastError as error:
+        say_at_once(f"failed {' '.join(str(error).split())}")
+    else:
+        said = reply.text if reply.status == "done" else reply.reason or ""
+        say_at_once(f"{reply.status} {' '.join(said.split())}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""`holdfast log`: what happened, in order, for people or as JSON lines; page by page, so any journal can be shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.open import JournalPath, Json, Tenant, open_existing, switch
+from holdfast.cli.output import compact, console, emit, note, plain, printable
+from holdfast.client.journal import JournalView
+from holdfast.errors import InvalidValue
+from holdfast.records.events.envelope import Erased, Event
+
+PAGE = 256
+ENVELOPE = tuple(name for name in Event.__struct_fields__ if name not in ("facts", "content"))
+COLUMNS = ("seq", "time (UTC)", "stream", "v", "type", "facts")
+
+
+def log(
+    path: JournalPath = None,
+    /,
+    *,
+    scope: Annotated[str | None, Parameter(help="One stream: a session's id or a scope's text.")] = None,
+    type: Annotated[list[str] | None, switch("Only events of this type; may be repeated.")] = None,
+    after: Annotated[int | None, Parameter(help="Only events after this cursor, or version with --scope.")] = None,
+    until: Annotated[int | None, Parameter(help="Only events up to this cursor, or version with --scope.")] = None,
+    last: Annotated[int | None, Parameter(help="Only the newest N of them.")] = None,
+    follow: Annotated[bool, switch("Go on as events happen, in any process: from now, --after or --last on.")] = False,
+    content: Annotated[bool, switch("Show content as well as facts.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> int:
+    """Show what happened, and follow it."""
+    if last is not None and last < 1:
+        raise InvalidValue(f"--last must be 1 or more, not {last}.")
+    if follow and until is not None:
+        raise InvalidValue("--until ends where --follow goes on. Give one of them.")
+    with open_existing(path, tenant) as hf:
+        wanted = _Wanted(hf.journal, scope, tuple(type or ()), after, until)
+        events = wanted.followed(last) if follow else wanted.stored(last)
+        shown = _print_json(events, content) if json else _print(events, content, at_once=follow)
+    if not shown and not json and not follow:
+        note("No events match.")
+    return 0
+
+
+class _Wanted:
+    """Which events, in which order."""
+
+    def __init__(
+        self, journal: JournalView, scope: str | None, types: tuple[str, ...], after: int | None, until: int | None
+    ) -> None:
+        self._journal = journal
+        self._scope = scope
+        self._types = types
+        self._after = after
+        self._until = until
+
+    def stored(self, last: int | None = None) -> Iterator[Event]:
+        """Those that there are now, oldest first."""
+        bounds: dict[str, Any] = {"after": self._after or 0, "until": self._until, "types": self._types}
+        if last is None:
+            yield from self._journal.events(self._scope, **bounds)
+        else:
+            newest = list(islice(self._journal.events(self._scope, backwards=True, **bounds), last))
+            yield from reversed(newest)
+
+    def followed(self, last: int | None) -> Iterator[Event]:
+        """Some that there are, if asked for, then all that happen; none twice and none left out."""
+        start = self._after
+        if last is not None or start is None:
+            start = self._journal.position() if self._scope is None else self._journal.version(self._scope)
+        if last is not None:
+            self._until = start
+            yield from self.stored(last)
+        yield from self._journal.subscribe(self._scope, after=start, types=self._types)
+
+
+def _print_json(events: Iterable[Event], content: bool) -> bool:
+    shown = False
+    for event in events:
+        emit(as_json(event, content))
+        shown = True
+    return shown
+
+
+def as_json(event: Event, content: bool) -> dict[str, Any]:
+    """An event as one JSON object. `erased` tells content that is gone from content that never was."""
+    line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE}
+    line["facts"] = plain(event.facts)
+    line["erased"] = isinstance(event.content, Erased)
+    if content:
+        line["content"] = plain(event.content)
+    return line
+
+
+def _print(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
+    """One page at a time; columns only ever grow wider, so that pages line up."""
+    out, rest, first = console(), iter(events), True
+    widths = [3, 23, 6, 1, 4]
+    while page := [_cells(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
+        widths = [max(width, *(len(row[column]) for row in page)) for column, width in enumerate(widths)]
+        if out.is_terminal:
+            out.print(_table(page, widths, out.width, header=first))
+        else:
+            sys.stdout.writelines(_line(row, widths) for row in ([COLUMNS, *page] if first else page))
+            sys.stdout.flush()
+        first = False
+    return not first
+
+
+def _cells(event: Event, content: bool) -> tuple[str, ...]:
+    what = _short(plain(event.facts))
+    if content and event.content is not None:
+        said = "(erased)" if isinstance(event.content, Erased) else compact(plain(event.content))
+        what = f"{what} {said}" if what else said
+    found = (str(event.seq), when(event.at), event.stream, str(event.version), event.type, what)
+    return tuple(map(printable, found))
+
+
+def _line(row: Sequence[str], widths: list[int]) -> str:
+    """For a pipe: nothing is cut, and a journal of any size goes through quickly."""
+    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+    cells[0], cells[3] = row[0].rjust(widths[0]), row[3].rjust(widths[3])
+    return "  ".join((*cells, row[-1])).rstrip() + "\n"
+
+
+def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
+    """For a terminal: a long stream is cut where room is short, facts are folded."""
+    table = Table(box=None, show_header=header, header_style="dim", pad_edge=False)
+    for name, wanted, style in zip(COLUMNS, widths, ("", "dim", "", "", "bold"), strict=False):
+        most = min(wanted, max(6, width // 4)) if name == "stream" else wanted
+        table.add_column(name, style=style, min_width=most, max_width=most, no_wrap=True)
+    table.columns[0].justify = table.columns[3].justify = "right"
+    table.add_column(COLUMNS[-1], style="dim", overflow="fold")
+    for row in page:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _short(facts: Any) -> str:
+    """`name=value` pairs: what a line has room for."""
+    if not isinstance(facts, dict):
+        return compact(facts)
+    return " ".join(f"{name}={value if isinstance(value, str) else compact(value)}" for name, value in facts.items())
+
+
+def when(at_ms: int) -> str:
+    """A time of the journal; a clock that was far off must not stop the listing."""
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03}"

@@ -1,0 +1,120 @@
+"""Which state a command means: that of a journal, or another store. Looking never makes a new one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from cyclopts import Parameter
+
+from holdfast.cli.open import VARIABLE, open_existing, spelled
+from holdfast.client.state import StateStore, open_store
+from holdfast.errors import InvalidValue, NotFound
+
+LOCAL = ("fs", "sqlite", "cozo")
+"""Stores that are a file or a folder."""
+IN_MEMORY = ("memory:", "cozo:")
+
+ScopeText = Annotated[
+    str | None,
+    Parameter(name="SCOPE", show_default=False, help="A scope's text, such as user/42, or a session's id."),
+]
+EntryKey = Annotated[str | None, Parameter(name="KEY", show_default=False, help="The key of an entry.")]
+StoreUrl = Annotated[
+    str | None,
+    Parameter(
+        name="--store",
+        show_default=False,
+        help="Not a journal but this store: fs:///folder, sqlite:///file, redis://host or cozo:///file.",
+    ),
+]
+ExpectedVersion = Annotated[
+    int | None, Parameter(show_default=False, help="Only if the key is at this version; 0 if it has no value.")
+]
+Once = Annotated[
+    str | None, Parameter(name="--key", show_default=False, help="Under this idempotency key it happens once.")
+]
+
+
+class Place(NamedTuple):
+    """Where entries are: in a journal, for a tenant, or in another store."""
+
+    journal: str
+    tenant: str | None = None
+    store: str | None = None
+
+    def spelled(self, command: str, *words: str) -> str:
+        """A command to type next at the same place. An address with a password is not repeated."""
+        if self.store is None:
+            return spelled(command, self.journal, *words, tenant=self.tenant)
+        store = "URL" if "@" in self.store else self.store
+        return shlex.join(("holdfast", *command.split(), *words, "--store", store))
+
+
+def placed(
+    given: Sequence[str | None], wanted: Sequence[str], *, store: str | None, tenant: str | None
+) -> tuple[Place, list[str]]:
+    """Where, and the arguments behind it. A journal's path comes first, unless the environment or --store names one."""
+    words = [word for word in given if word is not None]
+    missing = " and ".join(wanted)
+    if store is not None:
+        if tenant is not None:
+            raise InvalidValue("A store has no tenants. Leave out --tenant or --store.")
+        if len(words) != len(wanted):
+            raise InvalidValue(f"With --store, give {missing} and no journal.")
+        return Place("", store=store), words
+    if len(words) == len(wanted) + 1:
+        return Place(words[0], tenant), words[1:]
+    journal = os.environ.get(VARIABLE)
+    if len(words) != len(wanted) or not journal:
+        raise InvalidValue(
+            f"Give the journal's path and {missing}, or set {VARIABLE} to the journal and give {missing}."
+        )
+    return Place(journal, tenant), words
+
+
+@contextmanager
+def opened(place: Place, *, make: bool = False) -> Iterator[StateStore]:
+    """The entries of a place that is there; another store is made if `make` says so."""
+    if place.store is None:
+        with open_existing(place.journal, place.tenant) as hf:
+            yield hf.state
+        return
+    if place.store in IN_MEMORY:
+        raise InvalidValue("A store in memory ends with its process. Give one that stays, such as sqlite:///file.db.")
+    if not make and is_new(place):
+        raise NotFound(
+            f"There is no store at {_local(place.store)}. Check --store; `holdfast state set` makes new ones."
+        )
+    # Who keeps files may or may not search them; what is written without words would never be found.
+    with open_store(place.store, search=True if place.store.startswith("fs:") else None) as store:
+        yield store
+
+
+def is_new(place: Place) -> bool:
+    """Whether opening it would make a new file or folder."""
+    path = None if place.store is None else _local(place.store)
+    return path is not None and not is_there(path)
+
+
+def _local(url: str) -> Path | None:
+    """The file or folder of a store; None for one elsewhere, or for an address that opening it will refuse."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    text = unquote(parts.path.removeprefix("/"))
+    return Path(text) if parts.scheme in LOCAL and text and not parts.netloc and url.isprintable() else None
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path leads anywhere; one that no file can have leads nowhere."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,327 @@
+"""Entering and leaving `with hf.frame(…)`: a unit of work that survives its process.
+
+| leaves the block | the frame |
+|---|---|
+| normally | completed |
+| normally, but it or all work below it is suspended | unchanged, and its lease is released |
+| by `Waiting`, or because it is suspended | unchanged, and its lease is released |
+| by `Unavailable`, `OutcomeUnknown`, `StaleEpoch`, `NotOwner`: it cannot be written now, or not by us | unchanged |
+| by another `Exception` | failed; `on_error="leave"` keeps it live |
+| by anything else (`CancelledError`, `KeyboardInterrupt`, `SystemExit`, `GeneratorExit`) | live, lease released |
+
+Run the same code again with the same keys and it goes on where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from holdfast.core.frames import evidence, stack
+from holdfast.core.frames import questions as rules
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.values import plain, words
+from holdfast.errors import (
+    ActorBusy,
+    Draining,
+    FrameEnded,
+    InsufficientTokens,
+    InvalidTransition,
+    InvalidValue,
+    KeyReused,
+    NotOwner,
+    OutcomeUnknown,
+    Refused,
+    StaleEpoch,
+    Unavailable,
+    Waiting,
+)
+from holdfast.flow.frames import lifecycle, push, questions, read, takeover
+from holdfast.flow.journal.redact import clean
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import ERASED
+from holdfast.records.events.frames import GoalContent, OutcomeContent
+from holdfast.records.frames import LIVE, FrameLimits, Limits, Question, TokenBudget
+from holdfast.records.ids import check_id, check_key
+from holdfast.records.recovery import FrameInfo
+from holdfast.records.scope import Scope, parse_scope
+
+ON_ERROR = ("fail", "leave")
+BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
+"""What a frame may do if nobody says otherwise and no model is named."""
+
+
+class Block:
+    """Entering and leaving: what every frame of a `with` block does."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        acting: Acting,
+        stream: str,
+        goal: str,
+        *,
+        parent: str | None = None,
+        key: str | None = None,
+        inputs: Any = None,
+        tokens: float | None = None,
+        limits: Limits | None = None,
+        inherit: Sequence[str] = (),
+        on_error: str = "fail",
+    ) -> None:
+        if on_error not in ON_ERROR:
+            raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
+        self._ports, self._acting, self._stream = ports, acting, stream
+        self._content = GoalContent(goal=goal, inputs=plain(inputs))
+        self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
+        self._inherit = evidence.handle_names(inherit)
+        self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
+        self._id: str | None = None
+        self._epoch: int | None = None
+        """The epoch of the lease that this block uses; None for a child, and for one that holds none."""
+        self._claimed = False
+        self._replayed = False
+        self._outcome = OutcomeContent()
+
+    # entering
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(self) -> None:
+        """Push the frame, or take up the one that its key stands for."""
+        if self._id is not None:
+            raise Refused("This block was entered already. Call hf.frame again for another one.")
+        known = self._take_up()
+        if known is not None and self._replayed:
+            self._id = known  # Nothing will be written, so nobody has to be waited for.
+            return
+        if self._parent is None:
+            self._open_root()
+        else:
+            self._id = known or self._push(lease=False)
+        self._claim()
+        self._wake()
+
+    def _open_root(self) -> None:
+        if self._ports.leases.draining:
+            raise Draining
+        takeover.await_free(self._ports, self._acting, self._stream)
+        self._begin_writing()
+        with self._ports.observers.later(), self._ports.leases.taking(self._acting.tenant, self._stream):
+            known = self._take_up()
+            if known is None:
+                self._id = self._push(lease=True)
+                self._epoch = takeover.note_taken(self._ports, self._acting, self._stream)
+            else:
+                self._id = known
+                if not self._replayed:
+                    self._epoch = takeover.take_free(self._ports, self._acting, self._stream)
+
+    def _begin_writing(self) -> None:
+        """Called once nobody else works on the actor, before anything is written."""
+
+    def _claim(self) -> None:
+        """One block at a time for one frame: two would run the same steps beside each other."""
+        if self._replayed:
+            return
+        if not self._ports.leases.enter_block(self._acting.tenant, self.id):
+            self._let_go()
+            raise ActorBusy(
+                f"Frame {self.id} is at work in another block of this process. Wait for it, or use another key."
+            )
+        self._claimed = True
+
+    def _push(self, *, lease: bool) -> str:
+        return push.push(
+            self._ports,
+            self._acting,
+            self._stream,
+            self._content,
+            parent=self._parent,
+            tokens=self._tokens,
+            limits=self._limits,
+            default=self._default_limits(),
+            inherit=self._inherit,
+            key=self._key,
+            lease=lease,
+        )
+
+    def _default_limits(self) -> FrameLimits:
+        """What a block may do unless told otherwise: within a session, as much context as its model takes."""
+        session = parse_scope(self._stream).get("session")
+        known = (
+            None if session is None else read.current(self._ports, self._acting, Scope.session(session).text).session
+        )
+        if known is None or known.model is None or self._ports.models is None:
+            return BLOCK_LIMITS
+        return replace(BLOCK_LIMITS, context_tokens=self._ports.models.info(known.model).input_budget)
+
+    def _take_up(self) -> str | None:
+        """The frame that the key stands for: live, or completed, whose steps then are only remembered."""
+        if self._key is None:
+            return None
+        stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._key)
+        events = [decode_event(event) for event in stored]
+        pushed = next((event for event in events if event.type == "frame.pushed"), None)
+        if pushed is None:
+            if events:
+                raise KeyReused(f"Key {self._key!r} already stands for {events[0].type}. Use another key.")
+            return None
+        frame: str = pushed.facts.frame
+        if pushed.content is not ERASED and pushed.content != clean(self._ports, self._content):
+            raise KeyReused(
+                f"Key {self._key!r} stands for frame {frame}, which was pushed with another goal or other inputs. "
+                "Use a new key for new work."
+            )
+        info = read.frame_info(self._ports, self._acting, frame)
+        if info.status in ("failed", "cancelled"):
+            why = info.error or "no reason given"
+            raise FrameEnded(
+                f"Key {self._key!r} stands for frame {frame}, which is {info.status} ({why}). Use a new key to try "
+                "again, or on_error='leave' to keep frames live when they fail.",
+                before=info.status,
+            )
+        self._replayed = info.status == "completed"
+        return frame
+
+    def _wake(self) -> None:
+        """Go on, if the frame was suspended and its question is answered or its timer rang."""
+        question: Question | None = None
+        try:
+            live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+            question = None if live is None else live.question
+            if question is None or question.within is not None or not rules.due(question, self._ports.clock.now_ms()):
+                return
+            questions.resume(self._ports, self._acting, self.id)
+        except InsufficientTokens as error:
+            self._let_go()
+            raise Waiting(f"{error} Its answer is kept.", question=question.id if question else "") from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    # leaving
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave(error)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the block: what becomes of the frame is in the table above."""
+        try:
+            if error is None:
+                self._complete()
+            elif isinstance(error, Exception):
+                self._fail(error)
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f"Frame {self.id} could not be ended: {second}")
+        finally:
+            self._let_go(error)
+
+    def _complete(self) -> None:
+        if self._replayed or self.status not in ("active", "waiting") or self._waits_below():
+            return
+        self._pop("completed", self._outcome)
+
+    def _waits_below(self) -> bool:
+        """Whether everything live below waits for answers: then this frame waits as well."""
+        live = read.current(self._ports, self._acting, self._stream).frames
+        return self.id in live and stack.all_suspended(live, self.id)
+
+    def _fail(self, error: Exception) -> None:
+        if self._on_error == "leave" or self._only_stopped(error) or self._replayed or self.status not in LIVE:
+            error.add_note(f"Frame {self.id} is {self.status}.")
+            return
+        self._pop("failed", OutcomeContent(error=words(error)))
+        error.add_note(f"Frame {self.id} failed with this.")
+
+    def _only_stopped(self, error: Exception) -> bool:
+        """Whether this is no failure of the work: it waits, the client shuts down, or the journal cannot write now."""
+        if isinstance(error, ExceptionGroup):  # A task group wraps what its tasks raise.
+            return all(self._only_stopped(part) for part in error.exceptions)
+        if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
+            return True
+        waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
+        return waits and self.status in ("suspended", "waiting")
+
+    def _pop(self, status: str, content: OutcomeContent) -> None:
+        if self._epoch is None:
+            lifecycle.pop(self._ports, self._acting, self.id, status, content)
+            return
+        leases, place = self._ports.leases, (self._acting.tenant, self._stream)
+        # Another thread must not count on a lease that is being given back.
+        with self._ports.observers.later(), leases.taking(*place):
+            release = bool(leases.released(*place, self._epoch))
+            lifecycle.pop(self._ports, self._acting, self.id, status, content, release=self._epoch if release else None)
+            if release:
+                leases.left(*place, self._epoch)
+                self._epoch = None
+
+    def _check_inside(self) -> None:
+        """Refuse what may not be done from outside of the block. A frame that has ended refuses by itself."""
+
+    def _let_go(self, error: BaseException | None = None) -> None:
+        if self._claimed:
+            self._claimed = False
+            self._ports.leases.blocks.discard((self._acting.tenant, self.id))
+        if self._epoch is None:
+            return
+        epoch, self._epoch = self._epoch, None
+        try:
+            takeover.let_go(self._ports, self._acting, self._stream, epoch)
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f"The lease of {self._stream} could not be given back: {second}")
+
+    def _own(self, key: str | None) -> str | None:
+        """A key of this frame's own: another frame may use the same word."""
+        return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
+
+    # what it is
+
+    @property
+    def id(self) -> str:
+        """The frame's id."""
+        if self._id is None:
+            raise Refused("The frame exists once its block is entered: with hf.frame(…) as frame.")
+        return self._id
+
+    @property
+    def scope(self) -> str:
+        """Where the frame lives."""
+        return self._stream
+
+    def info(self) -> FrameInfo:
+        """The frame as it is now, with everything on it."""
+        return read.frame_info(self._ports, self._acting, self.id)
+
+    @property
+    def status(self) -> str:
+        """What the frame does now; `completed` if this block only repeats what was done."""
+        live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        return live.status if live is not None else self.info().status
+
+    @property
+    def tokens(self) -> TokenBudget:
+        """Granted, used, reserved, lent."""
+        live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
+        return live.tokens if live is not None else self.info().tokens
+
+    @property
+    def left(self) -> int | None:
+        """Tokens that may still be spent, reserved or lent; None without a limit."""
+        return self.tokens.available
+
+    @property
+    def limits(self) -> FrameLimits:
+        """What the frame may do."""
+        return self.info().limits

@@ -1,0 +1,383 @@
+"""Text as sentences and words, and what a word is worth to somebody who will not see the rest.
+
+Works on prose, code and languages without spaces, and needs no word lists from elsewhere: a word
+counts by how rare it is, by its form (a number, an identifier, a name) and, for a few languages,
+by its meaning (a decision, a wish, a limit). Every function takes time in proportion to the text.
+
+Words that say what kind of sentence this is, in a few languages.
+
+Short on purpose: forms (numbers, names, identifiers) carry most of what must be kept, and a
+language that is missing here loses only a bonus.
+
+Which sentences stand for all: TextRank for what is central, marginal relevance for what is new.
+
+The graph of likeness is never built. Its edges are cosines, so one step of the walk is two passes
+over the words: sentences into words, words into sentences. For n sentences of k words that is
+O(n·k) a step in place of O(n²·k), and exact. Choosing costs O(n) for each sentence chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from holdfast.core.lazy_regex import late
+
+
+def listed(text: str) -> frozenset[str]:
+    """The words of a list."""
+    return frozenset(text.split())
+
+
+def _table(**lists: str) -> dict[str, float]:
+    weights = {"strong": 1.5, "plain": 0.8}
+    return {word: weights[name] for name, text in lists.items() for word in text.split()}
+
+
+SIGNALS = _table(
+    strong="""
+    decided decide decision agreed agree confirmed cancelled canceled approved rejected
+    booked refunded denied chose chosen settled postponed rescheduled promised deadline due
+    must never always cannot can't allergic allergy prefer prefers preferred preference require requires required
+    forbidden mandatory only except unless important remember instead budget limit maximum minimum
+    entschieden beschlossen vereinbart bestätigt storniert abgesagt genehmigt abgelehnt gebucht muss müssen darf
+    niemals nie immer allergisch allergie bevorzuge lieber wichtig frist nur
+    décidé confirmé annulé convenu refusé approuvé doit jamais toujours allergique préfère préférence important
+    decidido decidimos confirmado cancelado acordado rechazado aprobado debe nunca siempre alérgico alérgica prefiero
+    deciso confermato annullato deve mai sempre allergico preferisco
+    决定 确认 取消 同意 批准 拒绝 必须 不能 不要 过敏 喜欢 偏好 禁止 截止
+    決定 確認 承認 必ず 必須 決め 好き 嫌い 期限 アレ
+    결정 확인 취소 반드 절대 선호
+    """,
+    plain="""
+    confirm confirmation cancel
+    i'll we'll will won't shall going need needs want wants would wouldn't like don't doesn't didn't isn't
+    not no without failed failure error blocked missing wrong changed moved switched updated deleted created sent paid
+    my name called email phone address
+    nicht kein keine brauche möchte werde ne pas besoin voudrais non necesito quiero voy
+    """,
+)
+COURTESY = _table(
+    strong="""
+    thanks thank hello hi hey welcome glad pleasure sorry apologies sure certainly great danke hallo bitte merci bonjour
+    gracias hola grazie ciao 谢谢 你好 がと こん 감사
+    """,
+    plain="feel free assist assistance further happy help anything else",
+)
+STOP_WORDS = listed(
+    """
+    a an the and or but if of to in on at by for from with as is are was were be been being am it its it's this that
+    these those there here he she they them his her their we us our you your yours i me my mine do does did done have
+    has had having can could may might will would shall should so than then too very just also about into over out up
+    down what which who whom whose when where why how all any each some such no not only own same more most other
+    please okay ok yes i'm i'll i've i'd you're we're that's let's let
+    der die das den dem des ein eine einen einem einer und oder aber wenn von zu im in an auf bei mit für aus ist sind
+    war wird ich du er sie es wir ihr mein dein sein nicht auch als wie so noch nur
+    le la les un une des et ou mais si de du au aux en dans sur par pour avec est sont je tu il elle nous vous ils ce
+    cette ces que qui ne pas plus
+    el los las una unos unas y o pero con por para es son yo ella nosotros que se su sus al lo como más
+    """
+)
+
+
+LONGEST = 320
+"""Characters of a sentence. What runs on longer is cut into pieces of that size."""
+SHORT_LINE = 60
+"""Lines of a list are too short to say anything alone, so neighbours share a sentence."""
+LONGEST_WORD = 64
+"""Beyond it, it is not a word but data."""
+STEM = 7
+"""`cancelled` and `cancellation` begin with the same letters. A real stemmer would need a language."""
+
+_WORD = late(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
+_BREAK = late(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_RUNS = late(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_FIRST_UNSPACED, _LETTERS = "\u0e00", late(f"[{_UNSPACED}]")
+_BULLET = late(r"\A(?:[-*•–]|#{1,6}|>)\s+")  # noqa: RUF001
+_NUMBERED = late(r"\w{1,3}[.)]")
+_STRONG = late(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
+_UNSTORABLE = late("[\x00-\x1f\x7f\ud800-\udfff]+")
+_ABBREVIATIONS = listed("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. approx. z.b. bzw. ca. art.")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as they are written: also amounts, dates, identifiers, paths and addresses."""
+    return _WORD.findall(text)
+
+
+def clean(text: str) -> str:
+    """A text on one line that can be stored and shown anywhere: no control characters, no marks of emphasis."""
+    return " ".join(_STRONG.sub(r"\1", _UNSTORABLE.sub(" ", text)).split())
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text, in order; the short lines of a list are joined, endless ones are cut."""
+    held = ""
+    for piece, is_line in _pieces(text):
+        if held and is_line and len(held) + len(piece) <= LONGEST // 2 and min(len(held), len(piece)) <= SHORT_LINE:
+            held = f"{held} {piece}" if held.rstrip("*").endswith((":", ";", ",", ".")) else f"{held}; {piece}"
+            continue
+        if held:
+            yield from _cut(held)
+        held = piece
+    if held:
+        yield from _cut(held)
+
+
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """What stands between breaks, without bullets, and whether it began a line."""
+    start, began_line = 0, True
+    for found in _BREAK.finditer(text):
+        piece = text[start : found.end()].strip()
+        ends_line = "\n" in found[0]
+        if piece and (ends_line or len(piece) > LONGEST or not _goes_on(piece)):
+            yield _BULLET.sub("", piece) if began_line else piece, began_line
+            start, began_line = found.end(), ends_line
+        elif not piece:
+            start, began_line = found.end(), began_line or ends_line
+    if piece := text[start:].strip():
+        yield _BULLET.sub("", piece) if began_line else piece, began_line
+
+
+def _goes_on(piece: str) -> bool:
+    """Whether a full stop here is not the end: an abbreviation, an initial, the number of an item."""
+    last = piece[-12:].rsplit(None, 1)[-1]
+    return last.lower() in _ABBREVIATIONS or (len(last) == 2 and last[0].isupper()) or bool(_NUMBERED.fullmatch(piece))
+
+
+def _cut(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > LONGEST:
+        space = text.rfind(" ", start + LONGEST // 2, start + LONGEST)
+        end = space if space > 0 else start + LONGEST
+        yield text[start:end]
+        start = end
+    if rest := text[start:].strip():
+        yield rest
+
+
+def terms(word: str) -> tuple[str, ...]:
+    """What a word is compared by: its beginning in lower case, or its pairs of letters where none are spaces."""
+    if len(word) > LONGEST_WORD and not _LETTERS.search(word):
+        return ()
+    lower = word.lower().strip("_'’")  # noqa: RUF001
+    if not lower or lower in STOP_WORDS:
+        return ()
+    if max(lower) < _FIRST_UNSPACED:
+        return (lower[:STEM] if lower.isalpha() else lower,)
+    found: list[str] = []
+    for run in _RUNS.findall(lower):
+        if _LETTERS.match(run) and len(run) > 1:
+            found.extend(run[at : at + 2] for at in range(len(run) - 1))
+        else:
+            found.append(run)
+    return tuple(dict.fromkeys(found))
+
+
+def worth(word: str) -> float:
+    """What a word is worth by its form: an amount, a number, an identifier, an address, a code in capitals."""
+    if len(word) > LONGEST_WORD:
+        return 0.0
+    if any(letter.isdigit() for letter in word):
+        if word.isdigit():
+            return 1.0 if len(word) > 2 else 0.6 if len(word) > 1 else 0.3
+        return 1.5
+    inner = word[1:-1]
+    if any(mark in inner for mark in "_@/.") or (word[1:] != word[1:].lower() and not word.isupper()):
+        return 1.0
+    return 0.8 if word.isupper() and word.isascii() and len(word) > 1 else 0.0
+
+
+def signal(word: str) -> float:
+    """What a word says about its sentence: a decision, a wish or a limit counts for it, courtesy against it."""
+    if len(word) > LONGEST_WORD and not _LETTERS.search(word):
+        return 0.0
+    lower = word.lower().replace("’", "'")  # noqa: RUF001
+    if lower in SIGNALS or lower in COURTESY or max(lower) < _FIRST_UNSPACED:
+        return SIGNALS.get(lower, 0.0) - COURTESY.get(lower, 0.0)
+    pairs = terms(word)
+    return max((SIGNALS.get(pair, 0.0) for pair in pairs), default=0.0) - max(
+        (COURTESY.get(pair, 0.0) for pair in pairs), default=0.0
+    )
+
+
+def names(sentence: str) -> list[str]:
+    """Words with a capital that is not owed to their place."""
+    found = []
+    for match in _WORD.finditer(sentence):
+        word, before = match[0], sentence[max(0, match.start() - 2) : match.start()]
+        if word[0].isupper() and len(word) > 1 and before[-1:] == " " and before[:1] not in ".!?:;" and terms(word):
+            found.append(word)
+    return found
+
+
+class Lexicon(dict[str, float]):
+    """Every word of the texts, each judged once: its rarity, its form and its meaning in one number."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        seen: Counter[str] = Counter()
+        self.texts = 0
+        for text in texts:
+            self.texts += 1
+            seen.update(dict.fromkeys(words(text)).keys())
+        self.spread: Counter[str] = Counter()
+        for word, times in seen.items():
+            for term in terms(word):
+                self.spread[term] += times
+
+    def rarity(self, term: str) -> float:
+        """High for what few messages say."""
+        return math.log(1 + self.texts / self.spread.get(term, 1))
+
+    def __missing__(self, word: str) -> float:
+        rare = sum(map(self.rarity, terms(word)))
+        self[word] = weight = rare / 4 + worth(word) + signal(word)
+        return weight
+
+    def strength(self, sentence: str) -> float:
+        """How much a sentence says for its length: what decides whether it is looked at closely."""
+        found = dict.fromkeys(words(sentence))
+        return sum(map(self.__getitem__, found)) / (6 + len(found))
+
+
+def fit(text: str, most: int, count: Callable[[str], int]) -> str:
+    """The longest beginning of a text that is not over `most` tokens, with a mark where it was cut."""
+    if count(text) <= most:
+        return text
+    low, high = 0, len(text) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(text[:middle] + "…") <= most else (low, middle - 1)
+    space = text.rfind(" ", max(1, low - 20), low)
+    for cut in (text[:space].rstrip() + "…" if space > 0 else "", text[:low] + "…", text[:1]):
+        if cut.strip(" …") and count(cut) <= most:
+            return cut
+    return ""
+
+
+DAMPING = 0.85
+STEPS = 20
+SETTLED = 1e-5
+CENTRAL, FACTS = 0.6, 0.9
+"""Weights: being central to the conversation; each fact that is not yet in the summary."""
+MOST_FACTS = 4.0
+"""Beyond it, a sentence is a table, and more numbers make it no better."""
+DIVERSITY = 1.5
+"""How much being like a chosen sentence counts against one: the power of what is not alike."""
+BREVITY = 0.3
+"""Between 0, the best sentences whatever their length, and 1, the most for each token."""
+SHORTEST = 8
+"""Tokens. Below it, being shorter is no merit."""
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """A sentence that may be chosen."""
+
+    vector: dict[str, float]
+    """Its terms by weight, of length 1; empty if it has none."""
+    facts: dict[str, float]
+    """What it alone may tell, by worth: numbers, names, identifiers."""
+    bonus: float
+    """What counts for it whatever else is chosen."""
+    cost: int
+    """Tokens."""
+
+
+def unit(weights: dict[str, float]) -> dict[str, float]:
+    """A vector of the same direction and length 1."""
+    length = math.sqrt(sum(weight * weight for weight in weights.values()))
+    return {term: weight / length for term, weight in weights.items()} if length else {}
+
+
+def ranks(vectors: Sequence[dict[str, float]]) -> list[float]:
+    """How central each vector is, the most central being 1. Deterministic, and rounded so that platforms agree."""
+    if not vectors:
+        return []
+    index = {term: at for at, term in enumerate(dict.fromkeys(term for vector in vectors for term in vector))}
+    rows = [[(index[term], weight) for term, weight in vector.items()] for vector in vectors]
+    # What a sentence gives, it gives in equal shares of likeness; likeness to itself (1) does not count.
+    degrees = [max(0.0, degree - 1.0) for degree in _walk(rows, [1.0] * len(rows), len(index))]
+    ranked = [1.0] * len(rows)
+    for _ in range(STEPS):
+        given = [rank / degree if degree > SETTLED else 0.0 for rank, degree in zip(ranked, degrees, strict=True)]
+        reached = _walk(rows, given, len(index))
+        following = [
+            (1 - DAMPING) + DAMPING * (max(0.0, got - own) if degree > SETTLED else 0.0)
+            for got, own, degree in zip(reached, given, degrees, strict=True)
+        ]
+        change = max(abs(after - before) for after, before in zip(following, ranked, strict=True))
+        ranked = following
+        if change < SETTLED:
+            break
+    top = max(ranked)
+    return [round(rank / top, 6) for rank in ranked]
+
+
+def _walk(rows: list[list[tuple[int, float]]], given: list[float], size: int) -> list[float]:
+    """One step along all edges: each sentence gives to its words, and words give to their sentences."""
+    held = [0.0] * size
+    for row, amount in zip(rows, given, strict=True):
+        if amount:
+            for at, weight in row:
+                held[at] += amount * weight
+    return [sum([held[at] * weight for at, weight in row]) for row in rows]
+
+
+def choose(candidates: Sequence[Candidate], most: int, told: Iterable[str] = ()) -> list[int]:
+    """Which candidates to keep within `most` tokens, in order of choice. What is `told` already counts for nothing."""
+    table = _Table(candidates, set(told))
+    left = [at for at, candidate in enumerate(candidates) if candidate.cost <= most]
+    chosen: list[int] = []
+    while left:
+        best = max(left, key=table.values.__getitem__)  # the first of equals, so that the order is always the same
+        if chosen and table.values[best] <= 0:
+            break  # the rest says nothing that was not said
+        chosen.append(best)
+        most -= candidates[best].cost
+        table.learn(best)
+        left = [at for at in left if at != best and candidates[at].cost <= most]
+    return chosen
+
+
+class _Table:
+    """What each candidate is worth beside those that were chosen."""
+
+    def __init__(self, candidates: Sequence[Candidate], known: set[str]) -> None:
+        self.candidates, self.known = candidates, known
+        self.central = ranks([candidate.vector for candidate in candidates])
+        self.alike = [0.0] * len(candidates)
+        self.by_term: dict[str, list[tuple[int, float]]] = {}
+        self.by_fact: dict[str, list[int]] = {}
+        for at, candidate in enumerate(candidates):
+            for term, weight in candidate.vector.items():
+                self.by_term.setdefault(term, []).append((at, weight))
+            for fact in candidate.facts:
+                self.by_fact.setdefault(fact, []).append(at)
+        self.values = [self._value(at) for at in range(len(candidates))]
+
+    def learn(self, best: int) -> None:
+        """After a choice: who is like it, and who has nothing new to tell any more."""
+        likeness: dict[int, float] = {}
+        for term, weight in self.candidates[best].vector.items():
+            for at, other in self.by_term[term]:
+                likeness[at] = likeness.get(at, 0.0) + weight * other
+        changed = {at for fact in self.candidates[best].facts for at in self.by_fact[fact]}
+        self.known.update(self.candidates[best].facts)
+        for at, cosine in likeness.items():
+            if cosine > self.alike[at]:
+                self.alike[at] = cosine
+                changed.add(at)
+        for at in changed:
+            self.values[at] = self._value(at)
+
+    def _value(self, at: int) -> float:
+        candidate = self.candidates[at]
+        news = sum([worth for fact, worth in candidate.facts.items() if fact not in self.known])
+        gain = CENTRAL * self.central[at] + FACTS * min(MOST_FACTS, news) + candidate.bonus
+        if gain > 0:
+            gain *= max(0.0, 1 - self.alike[at]) ** DIVERSITY
+        return round(gain / math.pow(max(SHORTEST, candidate.cost), BREVITY), 9)

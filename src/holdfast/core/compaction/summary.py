@@ -1,0 +1,357 @@
+"""A conversation that is too long, with a summary in the place of its older rounds.
+
+The summary is one system message behind the first instructions. Who makes it need not be called from
+here: `planned` says what it is to cover and how long it may be, `with_summary` puts it in. What cannot
+be summarised is not lost for it: an empty or failed summary changes nothing, and the window slides.
+
+A conversation in words: who said what, which tools were called, and what they gave.
+
+Older messages in words, as many as fit: by policy or by priority they are shortened, and then left out.
+
+What is pinned is not told again: it stays in every pack as it was said. How much is left out is said first.
+
+What was compacted away, in passages that are small enough to be shown again one by one, each with its trust.
+
+A passage is plain data: an entry of the state holds it as its value, under a key that nobody else can write. Its own
+word about its trust counts only as far as it does not go beyond who had it written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.compaction.sentences import clean
+from holdfast.core.compaction.strategies import marker, priority_of
+from holdfast.core.entries import RESERVED
+from holdfast.core.packs.fences import lowest
+from holdfast.core.sessions.match import matched
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, Conversation, bounds, less
+from holdfast.core.sessions.shorten import CountMessage, Fitted, cut, cut_marker, fitted
+from holdfast.core.sessions.windows import Window, shown, slid
+from holdfast.core.values import words
+from holdfast.errors import InvalidValue
+from holdfast.records.events.envelope import TRUST_LEVELS
+from holdfast.records.frames import PRIORITY_SCORE
+from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel
+
+Summarize = Callable[[Sequence[Message]], str]
+NO_ROOM = "There is no room for a summary beside the newest round."
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be summarised, before anyone has done so."""
+
+    talk: Conversation
+    chosen: list[int]
+    """Rounds that stay, beside the newest."""
+    covered: list[Message]
+    room: int
+    """Tokens that are left for the text of the summary."""
+
+
+def summarised(
+    messages: Sequence[Message],
+    *,
+    summarize: Summarize,
+    keep: int = 4,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    count: CountMessage | None = None,
+    reserve: int = 0,
+) -> Window:
+    """All of it if it fits; else the newest `keep` rounds, or fewer, behind a summary of what was before them."""
+    plan = planned(Conversation(messages, bounds(max_messages, max_tokens, count, reserve)), keep)
+    if isinstance(plan, Window):
+        return plan
+    try:
+        text = summarize(plan.covered)
+    except Exception as error:  # noqa: BLE001  whatever it is, the conversation must go on
+        return slid(plan.talk, words(error))
+    return with_summary(plan, text)
+
+
+def planned(talk: Conversation, keep: int) -> Plan | Window:
+    """What to summarise; or the window itself, if all of it fits or there is no room for a summary."""
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise InvalidValue(f"keep is {keep!r}. Give how many of the newest rounds to keep, at least 1.")
+    if talk.fits():
+        return slid(talk)
+    newest = talk.round(-1) if talk.rounds else []
+    room = less(talk.limits.size, talk.size([*talk.first, *newest]))
+    if not newest or room[0] < 1 or room[1] < talk.count(_summary(cut_marker(99_999))):
+        return slid(talk, NO_ROOM)
+    # A quarter of what is not the newest round's is left for a summary, whose length nobody knows yet.
+    chosen = talk.chosen((room[0] - 1, room[1] - room[1] // 4), most=keep - 1, keep_summaries=False)
+    older = sorted({*range(talk.rounds - 1)}.difference(chosen))
+    for nth in chosen:
+        room = less(room, talk.size(talk.round(nth)))
+    covered = [message for nth in older for message in talk.round(nth)]
+    return Plan(talk, chosen, covered, room[1] - talk.count(_summary("")))
+
+
+def with_summary(plan: Plan, text: object) -> Window:
+    """The window with this summary in it, cut if it is too long; the sliding window if it says nothing."""
+    talk = plan.talk
+    if not isinstance(text, str):
+        return slid(talk, f"The summary is a {type(text).__name__}, not text.")
+    if not text.strip():
+        return slid(talk, "The summary is empty.")
+    room = plan.room + talk.count(_summary(""))
+    body = Message(role="system", content=text.strip())
+    short = fitted([body], room, lambda form: talk.count(_summary(form.text)))
+    if short.tokens > room:
+        return slid(talk, NO_ROOM)
+    made = shown(talk, plan.chosen, Fitted(talk.round(-1), (), 0), summary=_summary(short.messages[0].text))
+    cuts = tuple(msgspec.structs.replace(cut, index=len(talk.first)) for cut in short.cuts)
+    return msgspec.structs.replace(made, shortened=cuts)
+
+
+def _summary(text: str) -> Message:
+    return Message(role="system", content=SUMMARY_PREFIX + text, synthetic=True)
+
+
+MOST_OF_A_RESULT = 4_000
+"""Characters of a tool's result or arguments that are told."""
+_LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
+
+
+def transcript(messages: Sequence[Message], most: int = MOST_OF_A_RESULT) -> str:
+    """What was said and done, a line for each. Without what is erased."""
+    return "\n".join(line for message in messages if not message.erased for line in _told(message, most))
+
+
+def spoken(message: Message) -> str:
+    """What a message says, with the names of its files; results of tools are told apart from it."""
+    if message.role == "tool":
+        return ""
+    text = message.text
+    for part in message.content if isinstance(message.content, list) else ():
+        if part.get("type") in ("image", "file"):
+            name = part.get("name")
+            text += f"\n[{part['type']}: {name}]" if isinstance(name, str) and name else f"\n[{part['type']}]"
+    return text
+
+
+def speaker(message: Message) -> str:
+    """Who says it."""
+    label = _LABELS.get(message.role, "System")
+    return f"{label} ({clean(message.name)[:40]})" if message.name and message.role != "tool" else label
+
+
+def _told(message: Message, most: int) -> Iterator[str]:
+    if said := spoken(message):
+        yield _line(speaker(message), said)
+    for call in message.tool_calls:
+        yield _line(f"Call of {clean(call.name)}", call.arguments[:most])
+    for result in message.tool_results:
+        body = result.result if isinstance(result.result, str) else _json(result.result)
+        kind = "No result" if result.interrupted else "Failure" if result.is_error else "Result"
+        yield _line(kind, body[:most])
+    if message.role == "tool" and not message.tool_results:
+        yield _line("Result", message.text[:most])
+
+
+def _line(label: str, text: str) -> str:
+    # Lines after the first are set in, so that no text can pass for somebody else's line.
+    return f"{label}: " + "\n    ".join(text.splitlines())
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode() if value is not None else ""
+    except (TypeError, ValueError, RecursionError):
+        return "[data that cannot be shown]"
+
+
+GAP: Final = "…"
+SHORT: Final = 160
+"""Characters of a message that was shortened."""
+_FORMS: Final = ("whole", "short", "gone")
+
+Count = Callable[[str], int]
+
+
+class Worded(msgspec.Struct, frozen=True, kw_only=True):
+    """What older messages came to: all of them in words (light), or without some (aggressive)."""
+
+    text: str
+    level: CompactionLevel
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """One message in words."""
+
+    index: int
+    score: int
+    policy: str
+    done: bool
+    whole: str
+    short: str
+
+
+def by_policy(messages: Sequence[Message], most: int, count: Count) -> Worded:
+    """Done and to be discarded goes first; what is to be compressed is shortened, then goes; then the rest."""
+    given = _pieces(messages)
+    compressed = [one for one in given if one.policy == "compress_first"]
+    discarded = [one for one in given if one.policy == "discard_when_done" and one.done]
+    steps = [(discarded, "gone"), (compressed, "short"), (compressed, "gone"), (given, "short"), (given, "gone")]
+    return _written(messages, given, _forms(given, steps, most - _unsaid(messages, count), count))
+
+
+def by_priority(messages: Sequence[Message], most: int, count: Count) -> Worded:
+    """Lowest priority first, of equals the oldest; nothing is shortened."""
+    given = _pieces(messages)
+    lowest_first = sorted(given, key=lambda one: (one.score, one.index))
+    steps = [(lowest_first, "gone")]
+    return _written(messages, given, _forms(given, steps, most - _unsaid(messages, count), count))
+
+
+def of_kept(messages: Sequence[Message], kept: Collection[int]) -> Worded:
+    """Those that somebody chose to keep, whole."""
+    given = _pieces(messages)
+    return _written(messages, given, {one.index: "whole" if one.index in kept else "gone" for one in given})
+
+
+def _pieces(messages: Sequence[Message]) -> list[Piece]:
+    """What each message says, without what is pinned, and without what says nothing or was erased."""
+    ended = _ended(messages)
+    found = []
+    for index, message in enumerate(messages):
+        whole = "" if message.pinned else transcript([message])
+        if whole:
+            policy = message.policy or "normal"
+            short = cut(" ".join(whole.split()), SHORT)[0]
+            found.append(
+                Piece(
+                    index=index,
+                    score=PRIORITY_SCORE[priority_of(policy)],
+                    policy=policy,
+                    done=index in ended,
+                    whole=whole,
+                    short=min(short, whole, key=len),
+                )
+            )
+    return found
+
+
+def _unsaid(messages: Sequence[Message], count: Count) -> int:
+    """What it takes to say that something is missing, where that is known beforehand."""
+    return count(marker(99_999)) + 1 if any(message.erased for message in messages) else 0
+
+
+def _ended(messages: Sequence[Message]) -> set[int]:
+    """Messages that came from something that is over: a call that has its result, a turn that another one followed."""
+    answers = matched(messages).answers
+    newest = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
+    found = set()
+    for at, message in enumerate(messages):
+        calls = range(len(message.tool_calls))
+        over = message.role == "tool" or at < newest
+        if all((at, nth) in answers for nth in calls) if calls else over:
+            found.add(at)
+    return found
+
+
+def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], most: int, count: Count) -> dict[int, str]:
+    """In which form each is told, so that all of it is within the limit."""
+    form = dict.fromkeys((one.index for one in given), "whole")
+    places = list(form)
+    nearby = {index: (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2]) for at, index in enumerate(places)}
+    # One more for the line break: counts of parts are a little less than the count of the whole.
+    sizes = {(one.index, name): count(getattr(one, name)) + 1 for one in given for name in ("whole", "short")}
+    gap, note = count(GAP) + 1, count(marker(99_999)) + 1
+    total = sum(sizes[index, "whole"] for index in places)
+    for chosen, wanted in steps:
+        for one in chosen:
+            before = form[one.index]
+            if total <= most or _FORMS.index(wanted) <= _FORMS.index(before):
+                continue
+            if wanted == "gone":
+                # Neighbours that went share a gap: one is added, or two become one.
+                total += gap * (1 - sum(form[beside] == "gone" for beside in nearby[one.index])) + note
+                note = 0
+            else:
+                total += sizes[one.index, wanted]
+            total -= sizes[one.index, before]
+            form[one.index] = wanted
+    return form
+
+
+def _written(messages: Sequence[Message], given: Sequence[Piece], form: dict[int, str]) -> Worded:
+    """What is told, in order; before it how much is not, and gaps where that was."""
+    lines: list[str] = []
+    left_out = sum(1 for message in messages if message.erased and not message.pinned)
+    for one in given:
+        if form[one.index] != "gone":
+            lines.append(getattr(one, form[one.index]))
+            continue
+        left_out += 1
+        lines += [GAP] if lines and lines[-1] != GAP else []
+    head = [marker(left_out or len(messages))] if left_out or not lines else []
+    level = CompactionLevel.AGGRESSIVE if left_out else CompactionLevel.LIGHT
+    return Worded(text="\n".join([*head, *lines]), level=level)
+
+
+PREFIX: Final = f"{RESERVED}context/"
+"""Reserved, so that nobody else can write what would be shown as remembered."""
+PASSAGE: Final = 1_000
+"""Characters of a passage, about two hundred tokens."""
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """Something that was said, in words, and the lowest trust of who said it."""
+
+    text: str
+    trust: str
+
+
+def of_messages(messages: Sequence[Message], size: int = PASSAGE) -> list[Passage]:
+    """Messages in words, neighbours together as far as they fit; a long one is cut into several."""
+    return passages([(transcript([message]), message.trust) for message in messages], size)
+
+
+def passages(texts: Iterable[tuple[str, str]], size: int = PASSAGE) -> list[Passage]:
+    """Texts, each with its trust, in pieces of about one size. Nothing is missing."""
+    found: list[Passage] = []
+    for whole, trust in texts:
+        for text in _cut(whole, size):
+            last = found[-1] if found else None
+            if last is not None and len(last.text) + len(text) < size:
+                found[-1] = Passage(f"{last.text}\n{text}", lowest(last.trust, trust))
+            else:
+                found.append(Passage(text, lowest(trust)))
+    return found
+
+
+def _cut(text: str, size: int) -> Iterator[str]:
+    start = 0
+    while len(text) - start > size:
+        space = max(text.rfind("\n", start + size // 2, start + size), text.rfind(" ", start + size // 2, start + size))
+        end = space if space > 0 else start + size
+        yield text[start:end]
+        start = end
+    if rest := text[start:]:
+        yield rest
+
+
+def entry_key(id: str, number: int) -> str:
+    """The key of a passage of what a summary or compaction stands for, from 0."""
+    return f"{PREFIX}{id}" if number == 0 else f"{PREFIX}{id}/{number + 1}"
+
+
+def entry_value(passage: Passage, id: str) -> dict[str, Any]:
+    """A passage as an entry holds it."""
+    return {"text": passage.text, "trust": passage.trust, "of": id}
+
+
+def remembered(value: Any, vouched: str) -> Passage | None:
+    """The passage that an entry holds, whoever wrote it; None if it is none."""
+    text = value.get("text") if isinstance(value, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        return None
+    own = value.get("trust")
+    return Passage(text, lowest(own if own in TRUST_LEVELS else None, vouched))

@@ -1,0 +1,166 @@
+"""Spending: reservations by name, usage as reported, and whether there is anything left to spend.
+
+Amounts as callers give them: whole numbers, fractions of what is left, usage records.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from holdfast.core.frames.stack import live_frame
+from holdfast.errors import BudgetExhausted, InsufficientTokens, InvalidValue, NotFound
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import Frame, Limits, StreamState
+from holdfast.records.ids import check_id
+from holdfast.records.usage import NANO_USD, Usage
+
+
+def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> list[Draft]:
+    """Set tokens aside for a purpose. Nothing is nothing."""
+    check_id(purpose, "purpose")
+    frame = live_frame(state, frame_id)
+    wanted = whole(amount, "amount")
+    if not wanted:
+        return []
+    check_available(frame, wanted)
+    return [_reserved(frame_id, purpose, wanted)]
+
+
+def release(state: StreamState, frame_id: str, purpose: str, amount: object = None) -> list[Draft]:
+    """Give a reservation back, all of it or a part."""
+    frame = live_frame(state, frame_id)
+    held = _held(frame, purpose)
+    back = held if amount is None else whole(amount, "amount")
+    if back > held:
+        raise NotFound(f"Frame {frame_id} has {held} tokens reserved for {purpose!r}, not {back}.")
+    return [_reserved(frame_id, purpose, -back)] if back else []
+
+
+def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None = None) -> list[Draft]:
+    """Record work that was paid for; never refused for its amount, since it is done."""
+    frame = live_frame(state, frame_id)
+    record = usage_of(usage)
+    part = 0 if purpose is None else min(_held(frame, purpose), record.spent)
+    if not record.spent and not record.cost:
+        return []
+    facts = frames.FrameSpent(
+        frame=frame_id,
+        usage=record,
+        purpose=purpose,
+        from_reserved=part,
+        overdraft=overdraft(frame, record.spent - part),
+    )
+    return [Draft(type="frame.spent", facts=facts)]
+
+
+def overdraft(frame: Frame, more: int) -> int:
+    """How far this very spending goes beyond what was left."""
+    return 0 if frame.tokens.available is None else max(0, more - frame.tokens.available)
+
+
+def check_can_spend(frame: Frame) -> None:
+    """Refuse to begin what nothing is left for."""
+    if frame.tokens.available == 0:
+        raise BudgetExhausted(
+            f"Frame {frame.id} has nothing left of its {frame.granted} tokens ({frame.used} used, {frame.reserved} "
+            f"reserved, {frame.lent} lent). End it, release a reservation, or push work with a larger grant.",
+            left=0,
+        )
+
+
+def _held(frame: Frame, purpose: str) -> int:
+    check_id(purpose, "purpose")
+    held = frame.reservations.get(purpose)
+    if held is None:
+        known = ", ".join(sorted(frame.reservations)) or "none"
+        raise NotFound(f"Frame {frame.id} has no reservation {purpose!r}. It has: {known}.")
+    return held
+
+
+def _reserved(frame_id: str, purpose: str, amount: int) -> Draft:
+    facts = frames.FrameReserved(frame=frame_id, purpose=purpose, amount=amount)
+    return Draft(type="frame.reserved", facts=facts)
+
+
+MOST = 2**53
+_LEAST = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
+
+
+def whole(value: object, what: str, least: int = 0) -> int:
+    """A whole number of at least so much."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
+        raise InvalidValue(f"{what} must be a whole number from {least} to {MOST}, not {value!r}.")
+    return value
+
+
+def nano_usd(value: object, what: str) -> int:
+    """An amount above 0 in US dollars, in billionths of one."""
+    money = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    if not money:
+        raise InvalidValue(f"{what} must be an amount above 0 in US dollars, not {value!r:.40}.")
+    return round(value * NANO_USD)  # type: ignore[operator]
+
+
+def usage_of(value: object) -> Usage:
+    """What was used: a record, or a number of tokens, which counts as output."""
+    if isinstance(value, Usage):
+        for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
+            whole(getattr(value, name), f"usage.{name}")
+        if value.cost is not None:
+            whole(value.cost, "usage.cost")
+        return value
+    return Usage(output=whole(value, "usage"))
+
+
+def grant(tokens: object, lender: Frame | None) -> int | None:
+    """What a new frame is granted: a number, a fraction of what its parent has left, or what follows from it."""
+    left = None if lender is None else lender.tokens.available
+    if tokens is None:
+        return None if left is None else _some(left, left, lender)
+    if isinstance(tokens, float):
+        if not 0 < tokens <= 1:
+            raise InvalidValue(f"A fraction of the parent's tokens must be above 0 and at most 1, not {tokens!r}.")
+        if left is None:
+            raise InvalidValue("A fraction needs a parent with a limited budget. Give a number of tokens instead.")
+        return _some(int(left * tokens), left, lender)
+    amount = whole(tokens, "tokens")
+    return amount if left is None else _some(amount, left, lender, may_be_none=True)
+
+
+def _some(amount: int, left: int, lender: Frame | None, *, may_be_none: bool = False) -> int:
+    assert lender is not None
+    if amount > left or (not amount and not may_be_none):
+        raise InsufficientTokens(
+            f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: {_where(lender)}. Ask for less, "
+            "release a reservation, or let a child end.",
+            requested=amount,
+            available=left,
+        )
+    return amount
+
+
+def _where(frame: Frame) -> str:
+    return f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent of {frame.granted}"
+
+
+def check_available(frame: Frame, amount: int) -> None:
+    """Refuse what a frame cannot afford; exactly all of it is fine."""
+    if not frame.tokens.affords(amount):
+        available = frame.tokens.available or 0
+        raise InsufficientTokens(
+            f"Frame {frame.id} has {available} tokens available, not {amount}: {_where(frame)}.",
+            requested=amount,
+            available=available,
+        )
+
+
+def check_limits(limits: Limits) -> Limits:
+    """Limits that can be meant, as far as they are given."""
+    if not isinstance(limits, Limits):
+        raise InvalidValue(f"limits must be holdfast.Limits, not {type(limits).__name__}.")
+    for name, least in _LEAST.items():
+        value = getattr(limits, name)
+        if value is not UNSET and not (name == "timeout_ms" and value is None):
+            whole(value, f"limits.{name}", least)
+    return limits

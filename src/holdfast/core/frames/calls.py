@@ -1,0 +1,166 @@
+"""Calls: intent before, outcome after. Our id names a call; a provider's id may repeat and stays aside."""
+
+from __future__ import annotations
+
+from holdfast.core.frames.budgets import check_can_spend, overdraft
+from holdfast.core.frames.stack import ancestry, live_frame, running_deadline, tightest
+from holdfast.errors import CallNotFound, DeadlineExceeded, FrameSuspended, InvalidValue, ToolCallLimitExceeded
+from holdfast.records.events import calls
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import Call, Frame, StreamState
+from holdfast.records.ids import check_id
+from holdfast.records.usage import Usage
+
+INTERRUPTED = ("ask", "retry", "fail")
+
+
+def check_working(state: StreamState, frame_id: str, now: int) -> Frame:
+    """A frame in which work may begin: live, not suspended, in time."""
+    frame = live_frame(state, frame_id)
+    if frame.question is not None:
+        raise FrameSuspended(
+            f"Frame {frame_id} waits for an answer to question {frame.question.id}. Answer and resume it first.",
+            question=frame.question.id,
+        )
+    line = ancestry(state.frames, frame_id)
+    late = [other for other in line if (until := running_deadline(other, now)) is not None and now > until]
+    if late:
+        whose = "Its" if late[-1].id == frame_id else f"Frame {late[-1].id}'s"
+        raise DeadlineExceeded(
+            f"{whose} deadline passed {now - (late[-1].deadline or 0)} ms ago: no work may begin in frame {frame_id}. "
+            "End the frame; work that was begun can still be recorded."
+        )
+    return frame
+
+
+def begin_model(
+    state: StreamState,
+    frame_id: str,
+    call_id: str,
+    *,
+    model: str | None,
+    if_interrupted: str,
+    content: calls.CallContent | None,
+    now: int,
+    pack: str | None = None,
+    context_hash: str | None = None,
+) -> list[Draft]:
+    """A model is about to be called: refused when nothing is left to pay it with."""
+    frame = check_working(state, frame_id, now)
+    check_can_spend(frame)
+    _check_policy(if_interrupted)
+    facts = calls.ModelRequested(
+        call=call_id,
+        frame=frame_id,
+        model=model,
+        pack=pack,
+        context_hash=context_hash,
+        if_interrupted=if_interrupted,
+    )
+    return [Draft(type="model.requested", facts=facts, content=content, id=call_id)]
+
+
+def end_model(
+    state: StreamState,
+    frame_id: str,
+    call_id: str,
+    *,
+    usage: Usage,
+    finish: str | None,
+    error: str | None,
+    retryable: bool,
+    doubtful: Usage | None,
+    content: calls.CallContent | None,
+) -> list[Draft]:
+    """A model answered or failed; what it used is recorded either way."""
+    _open_call(state, frame_id, call_id, "model")
+    over = overdraft(live_frame(state, frame_id), usage.spent + (0 if doubtful is None else doubtful.spent))
+    if error is not None:
+        failed = calls.CallFailed(
+            call=call_id, frame=frame_id, error=error, retryable=retryable, usage=usage, overdraft=over
+        )
+        return [Draft(type="model.failed", facts=failed, content=content)]
+    facts = calls.ModelResponded(
+        call=call_id, frame=frame_id, usage=usage, finish=finish, doubtful=doubtful, overdraft=over
+    )
+    return [Draft(type="model.responded", facts=facts, content=content)]
+
+
+def begin_tool(
+    state: StreamState,
+    frame_id: str,
+    call_id: str,
+    name: str,
+    *,
+    if_interrupted: str,
+    content: calls.CallContent | None,
+    now: int,
+) -> list[Draft]:
+    """A tool is about to be called: counted, and refused beyond the limit."""
+    check_id(name, "name")
+    frame = check_working(state, frame_id, now)
+    _check_policy(if_interrupted)
+    check_tool_calls(state, frame)
+    facts = calls.ToolRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
+    return [Draft(type="tool.requested", facts=facts, content=content)]
+
+
+def check_tool_calls(state: StreamState, frame: Frame, wanted: int = 1) -> None:
+    """Refuse so many more tool calls, all of them, if they are too many."""
+    made, most = frame.tool_calls, tightest(ancestry(state.frames, frame.id)).tool_calls
+    if made + wanted <= most:
+        return
+    said = f"has made {made} tool calls and may make {most}"
+    if wanted > 1:
+        said = f"may make {most} tool calls and has made {made}: {wanted} more at once are too many, and none was begun"
+    raise ToolCallLimitExceeded(f"Frame {frame.id} {said}. End it, or raise limits.tool_calls.")
+
+
+def end_tool(
+    state: StreamState,
+    frame_id: str,
+    call_id: str,
+    *,
+    failed: bool,
+    interrupted: bool,
+    tokens: int | None,
+    content: calls.CallContent | None,
+) -> list[Draft]:
+    """A tool returned, failed, or was found torn and given up."""
+    _open_call(state, frame_id, call_id, "tool")
+    facts = calls.ToolReturned(call=call_id, frame=frame_id, failed=failed, interrupted=interrupted, tokens=tokens)
+    return [Draft(type="tool.returned", facts=facts, content=content)]
+
+
+def begin_run(
+    state: StreamState, frame_id: str, call_id: str, name: str, *, if_interrupted: str, now: int
+) -> list[Draft]:
+    """A memoised step is about to run."""
+    check_working(state, frame_id, now)
+    _check_policy(if_interrupted)
+    facts = calls.RunRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
+    return [Draft(type="run.requested", facts=facts)]
+
+
+def end_run(
+    state: StreamState, frame_id: str, call_id: str, *, failed: bool, content: calls.CallContent | None
+) -> list[Draft]:
+    """A memoised step returned or failed."""
+    _open_call(state, frame_id, call_id, "run")
+    facts = calls.RunReturned(call=call_id, frame=frame_id, failed=failed)
+    return [Draft(type="run.returned", facts=facts, content=content)]
+
+
+def _open_call(state: StreamState, frame_id: str, call_id: str, kind: str) -> Call:
+    frame = live_frame(state, frame_id)
+    call = frame.calls.get(call_id)
+    if call is None:
+        raise CallNotFound(f"No call {call_id} is open in frame {frame_id}. It was ended already, or never begun.")
+    if call.kind != kind:
+        raise InvalidValue(f"Call {call_id} is a {call.kind} call. End it as one.")
+    return call
+
+
+def _check_policy(policy: str) -> None:
+    if policy not in INTERRUPTED:
+        raise InvalidValue(f"if_interrupted must be one of {', '.join(INTERRUPTED)}, not {policy!r}.")

@@ -1,0 +1,169 @@
+"""Handles and results: what a frame can show, and what it produced. Detaching is reversible.
+
+What a child is given of its parent's evidence. Nothing is copied: each handle names the event that holds it.
+
+So what was erased is erased in the child as well, whoever pushed it, and a body lies in the journal once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from msgspec.structs import replace
+
+from holdfast.core.compaction.strategies import priority_of
+from holdfast.core.frames.budgets import whole
+from holdfast.core.frames.stack import live_frame
+from holdfast.core.packs.event_text import FILE, KIND_TRUST
+from holdfast.core.packs.fences import TRUSTED, lowest
+from holdfast.errors import InvalidValue, NotFound
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import TRUST_LEVELS, Draft, Event
+from holdfast.records.events.frames import HandleAdded
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.frames import PRIORITY_SCORE, Frame, Handle, HandleKind, StreamState
+from holdfast.records.ids import check_id
+
+KINDS: tuple[str, ...] = get_args(HandleKind)
+
+
+def add_handle(
+    state: StreamState,
+    frame_id: str,
+    handle_id: str,
+    kind: str,
+    *,
+    priority: str | None = None,
+    policy: str | None = None,
+    tokens: int | None = None,
+    trust: str | None = None,
+    by: str = "system",
+    call: str | None = None,
+    content: frames.HandleContent,
+) -> list[Draft]:
+    """Attach evidence; a handle that is there already is changed in place and keeps its position.
+
+    Without a priority its policy says which it has. `by` is the trust of who attaches it: nobody declares more than
+    their own.
+    """
+    check_id(handle_id, "handle")
+    if kind not in KINDS:
+        raise InvalidValue(f"{kind!r} is not a kind of handle. Known kinds: {', '.join(KINDS)}.")
+    priority = priority_of(policy, priority)
+    if not isinstance(priority, str) or priority not in PRIORITY_SCORE:
+        raise InvalidValue(f"{priority!r} is not a priority. Known priorities: {', '.join(PRIORITY_SCORE)}.")
+    if trust is not None and trust not in TRUST_LEVELS:
+        raise InvalidValue(f"{trust!r} is not a level of trust. Known levels: {', '.join(TRUST_LEVELS)}.")
+    if priority == "critical":
+        _check_critical(kind, lowest(trust or by, by), content)
+    frame = live_frame(state, frame_id)
+    known = frame.handles.get(handle_id)
+    newest = max((handle.position for handle in frame.handles.values()), default=0)
+    facts = frames.HandleAdded(
+        frame=frame_id,
+        handle=handle_id,
+        kind=kind,
+        priority=PRIORITY_SCORE[priority],
+        position=newest + 1 if known is None else known.position,
+        tokens=None if tokens is None else whole(tokens, "tokens"),
+        policy=policy,
+        trust=trust,
+        call=call,
+    )
+    return [Draft(type="frame.handle_added", facts=facts, content=content)]
+
+
+def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> None:
+    """Refuse what no pack must depend on: words of who may not instruct, by who attaches them or by their kind."""
+    if vouched not in TRUSTED:
+        raise InvalidValue(
+            f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
+            "must show. Attach it as high."
+        )
+    of_file = kind == "document" and content.body is None and (content.target or "").startswith(FILE)
+    if kind in KIND_TRUST or of_file:
+        what = "A file" if of_file else f"Evidence of the kind {kind}"
+        raise InvalidValue(
+            f"{what} cannot be critical: others say what is in it, and it may not be there. Attach it as high, or name "
+            "it in include= of a pack."
+        )
+
+
+def remove_handles(
+    state: StreamState, frame_id: str, handles: Sequence[str], removal: str, content: ReasonContent | None
+) -> list[Draft]:
+    """Detach evidence. What was detached is named by `removal` and can come back."""
+    frame = live_frame(state, frame_id)
+    attached = [name for name, handle in frame.handles.items() if handle.removed is None]
+    unknown = [name for name in handles if name not in attached]
+    if unknown:
+        raise NotFound(f"Frame {frame_id} has no handle {', '.join(unknown)}. It has: {', '.join(attached) or 'none'}.")
+    if not handles:
+        return []
+    facts = frames.HandlesRemoved(frame=frame_id, handles=tuple(dict.fromkeys(handles)), removal=removal)
+    return [Draft(type="frame.handles_removed", facts=facts, content=content)]
+
+
+def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Draft]:
+    """Attach again what one removal or compaction detached."""
+    check_id(removal, "removal")
+    frame = live_frame(state, frame_id)
+    gone = tuple(name for name, handle in frame.handles.items() if handle.removed == removal)
+    if not gone:
+        raise NotFound(f"Nothing of frame {frame_id} is detached under {removal!r}.")
+    facts = frames.HandlesRestored(frame=frame_id, handles=gone, removal=removal)
+    return [Draft(type="frame.handles_restored", facts=facts)]
+
+
+def add_result(
+    state: StreamState, frame_id: str, kind: str, ref: str, content: frames.OutcomeContent | None
+) -> list[Draft]:
+    """Point to something the frame produced."""
+    check_id(kind, "kind")
+    check_id(ref, "ref")
+    frame = live_frame(state, frame_id)
+    position = max((result.position for result in frame.results), default=0) + 1
+    facts = frames.ResultAdded(frame=frame_id, position=position, kind=kind, ref=ref)
+    return [Draft(type="frame.result_added", facts=facts, content=content)]
+
+
+def handle_names(given: object) -> tuple[str, ...]:
+    """The ids that a caller names, each once."""
+    if not isinstance(given, list | tuple):
+        raise InvalidValue("inherit must be a list of ids of the parent's handles, as attach gave them.")
+    return tuple(dict.fromkeys(check_id(name, "handle") for name in given))
+
+
+def handed_down(parent: Frame, wanted: Sequence[str]) -> list[Handle]:
+    """The parent's handles that a child is to have; refuses those that it has not, or no longer."""
+    attached = {name: handle for name, handle in parent.handles.items() if handle.removed is None}
+    unknown = [name for name in wanted if name not in attached]
+    if unknown:
+        raise NotFound(
+            f"Frame {parent.id} has no handle {', '.join(unknown)} to pass on. It has: {', '.join(attached) or 'none'}."
+        )
+    return [attached[name] for name in wanted]
+
+
+def inherited(child: str, handles: Sequence[Handle], events: Mapping[str, Event]) -> list[Draft]:
+    """The events that give a new frame handles of its parent; `events` attached them there, by the handle's id."""
+    return [
+        Draft(type="frame.handle_added", facts=_passed_on(child, position, events[handle.id]))
+        for position, handle in enumerate(handles, 1)
+    ]
+
+
+def _passed_on(child: str, position: int, event: Event) -> HandleAdded:
+    facts: HandleAdded = event.facts
+    # What was inherited itself is named by where it began, so that nobody has to follow a chain.
+    own = facts.source_stream is None
+    return replace(
+        facts,
+        frame=child,
+        position=position,
+        trust=lowest(facts.trust or event.trust, event.trust) if own else facts.trust,
+        source_stream=event.stream if own else facts.source_stream,
+        source_version=event.version if own else facts.source_version,
+        artifacts=(),
+    )

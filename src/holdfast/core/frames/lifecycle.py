@@ -1,0 +1,341 @@
+"""Push, update and pop: statuses, limits, grants, settlement, the cascade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.frames.budgets import check_limits, grant, whole
+from holdfast.core.frames.stack import (
+    ancestry,
+    children,
+    earliest,
+    has_live_children,
+    leaf_first,
+    live_frame,
+    running_deadline,
+    tightest,
+)
+from holdfast.errors import (
+    Conflict,
+    DeadlineExceeded,
+    FrameSuspended,
+    HasLiveChildren,
+    HasOpenCalls,
+    InvalidTransition,
+    InvalidValue,
+    MaxDepthExceeded,
+    ParentNotActive,
+    ParentNotFound,
+    Refused,
+)
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import ENDED, Frame, FrameLimits, Limits, StreamState
+from holdfast.records.usage import Usage
+
+Drafts = dict[str, list[Draft]]
+"""Events by the stream that they are for."""
+States = Mapping[str, StreamState]
+
+
+def push(
+    states: States,
+    stream: str,
+    frame_id: str,
+    *,
+    parent: tuple[str, str] | None,
+    tokens: object,
+    limits: Limits | None,
+    default: FrameLimits,
+    content: frames.GoalContent,
+    now: int,
+) -> Drafts:
+    """A new frame in `stream`, below `parent` (its stream and id) if one is given."""
+    if limits is not None:
+        check_limits(limits)
+    if parent is None:
+        root = default if limits is None else limits.over(default)
+        facts = frames.FramePushed(
+            frame=frame_id,
+            granted=grant(tokens, None),
+            limits=root,
+            deadline=_deadline(root, now, None),
+        )
+        return {stream: [Draft(type="frame.pushed", facts=facts, content=content)]}
+    parent_stream, parent_id = parent
+    line = _line(states[parent_stream], parent_id)
+    lender = line[-1]
+    inherited = tightest(line)
+    if lender.depth >= inherited.depth:
+        raise MaxDepthExceeded(
+            f"Frame {lender.id} is at depth {lender.depth} and the limit is {inherited.depth}. "
+            "Do the work in it, or push its root with a larger limits.depth."
+        )
+    _check_in_time(line, now)
+    granted = grant(tokens, lender)
+    own = inherited if limits is None else _within(limits.over(inherited), inherited)
+    here = parent_stream == stream
+    facts = frames.FramePushed(
+        frame=frame_id,
+        depth=lender.depth + 1,
+        parent=lender.id if here else None,
+        outer=None if here else lender.id,
+        outer_stream=None if here else parent_stream,
+        granted=granted,
+        limits=own,
+        deadline=_deadline(own, now, earliest(*(running_deadline(frame, now) for frame in line))),
+    )
+    pushed = Draft(type="frame.pushed", facts=facts, content=content)
+    if here:
+        return {stream: [pushed]}
+    lent = frames.ChildPushed(frame=lender.id, child=frame_id, child_stream=stream, granted=granted or 0)
+    return {parent_stream: [Draft(type="child.pushed", facts=lent)], stream: [pushed]}
+
+
+def _line(state: StreamState, parent_id: str) -> list[Frame]:
+    parent = state.frames.get(parent_id)
+    if parent is None:
+        raise ParentNotFound(f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong.")
+    if parent.status == "suspended":
+        raise ParentNotActive(
+            f"Frame {parent_id} is suspended, so nothing can be pushed below it. Resume it first.",
+            before="suspended",
+            after="waiting",
+        )
+    return ancestry(state.frames, parent_id)
+
+
+def _check_in_time(line: list[Frame], now: int) -> None:
+    late = [frame for frame in line if (until := running_deadline(frame, now)) is not None and now > until]
+    if late:
+        raise DeadlineExceeded(
+            f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
+        )
+
+
+def _deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
+    own = None if limits.timeout_ms is None else now + limits.timeout_ms
+    return earliest(own, bound)
+
+
+def _within(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
+    """What was asked for, as far as the ancestors allow."""
+    return FrameLimits(
+        context_tokens=min(limits.context_tokens, bound.context_tokens),
+        tool_calls=min(limits.tool_calls, bound.tool_calls),
+        depth=min(limits.depth, bound.depth),
+        timeout_ms=earliest(limits.timeout_ms, bound.timeout_ms),
+    )
+
+
+def update(
+    state: StreamState,
+    frame_id: str,
+    *,
+    status: str | None = None,
+    limits: Limits | None = None,
+    tokens: int | None = None,
+    content: frames.GoalContent | None = None,
+) -> list[Draft]:
+    """Other texts, limits, status or, for a root, tokens."""
+    frame = live_frame(state, frame_id)
+    if status is not None:
+        _check_move(state, frame, status)
+    bounds, deadline = (None, None) if limits is None else _limits(state, frame, check_limits(limits))
+    if tokens is not None:
+        whole(tokens, "tokens")
+        if frame.parent is not None or frame.outer is not None:
+            raise Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
+        if frame.granted is None:
+            raise Refused(f"Frame {frame_id} has no token limit, so there is nothing to raise.")
+        if tokens < frame.used + frame.reserved + frame.lent:
+            held = f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent"
+            raise Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
+    facts = frames.FrameUpdated(
+        frame=frame_id,
+        status=status,
+        limits=bounds,
+        deadline=deadline,
+        granted=tokens,
+        texts=content is not None,
+    )
+    return [Draft(type="frame.updated", facts=facts, content=content)]
+
+
+def _limits(state: StreamState, frame: Frame, asked: Limits) -> tuple[FrameLimits, int | None]:
+    # A child in another stream does not see its parent from here: what it was given then is its bound.
+    line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
+    bound = tightest(line) if line else None
+    # What was not asked for stays as it is, which is no more than the ancestors allow by now.
+    limits = asked.over(frame.limits if bound is None else _within(frame.limits, bound))
+    if bound is not None and _within(limits, bound) != limits:
+        raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
+    if limits.timeout_ms == frame.limits.timeout_ms:
+        return limits, None
+    if limits.timeout_ms is None:
+        raise Refused("A deadline that was given cannot be taken away. Give a larger timeout_ms.")
+    pauses = 0 if frame.deadline is None else frame.deadline - frame.created_at - (frame.limits.timeout_ms or 0)
+    own = frame.created_at + limits.timeout_ms + max(0, pauses)
+    return limits, earliest(own, *(other.deadline for other in line))
+
+
+def _check_move(state: StreamState, frame: Frame, status: str) -> None:
+    if status in ("completed", "failed", "cancelled"):
+        raise InvalidTransition(f"Use pop_frame to end a frame as {status}.", before=frame.status, after=status)
+    if status == "suspended" or frame.status == "suspended":
+        raise InvalidTransition(
+            f"Frame {frame.id} is {frame.status}. Use suspend_frame and resume_frame.",
+            before=frame.status,
+            after=status,
+        )
+    if status not in ("active", "waiting"):
+        raise InvalidValue(f"{status!r} is not a status. A live frame is active, waiting or suspended.")
+    if status == "active" and has_live_children(state.frames, frame):
+        raise HasLiveChildren(f"Frame {frame.id} waits for its children and cannot be active before they end.")
+
+
+def pop(
+    states: States,
+    stream: str,
+    frame_id: str,
+    status: str,
+    content: frames.OutcomeContent,
+) -> Drafts:
+    """The end of a frame. Failing or cancelling takes everything below it along, leaf first, wherever it lives."""
+    if not isinstance(status, str) or status not in ENDED:
+        raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
+    state = states[stream]
+    frame = live_frame(state, frame_id)
+    if status == "completed":
+        _check_completable(state, frame)
+    drafts: Drafts = {name: [] for name in (stream, *streams_below(states, stream, frame_id))}
+    if frame.outer_stream is not None:
+        drafts.setdefault(frame.outer_stream, [])
+    usage, used = _cascade(states, stream, frame, drafts)
+    end = _popped(state, replace(frame, usage=usage, used=used), status, content, ended=_ended(drafts))
+    drafts[stream].append(end)
+    if frame.outer is not None and frame.outer_stream is not None:
+        drafts[frame.outer_stream].append(_settled(states[frame.outer_stream], frame, end.facts, status))
+    return {name: events for name, events in drafts.items() if events}
+
+
+def _check_completable(state: StreamState, frame: Frame) -> None:
+    if frame.status == "suspended":
+        assert frame.question is not None
+        raise FrameSuspended(
+            f"Frame {frame.id} waits for an answer to question {frame.question.id}. Resume it with one, or cancel it.",
+            question=frame.question.id,
+        )
+    if has_live_children(state.frames, frame):
+        live = [child.id for child in children(state.frames, frame.id)] + list(frame.away)
+        raise HasLiveChildren(
+            f"Frame {frame.id} has live children ({', '.join(live)}). Complete them first, or fail or cancel the "
+            "frame, which cancels them too.",
+            before=frame.status,
+            after="completed",
+        )
+    if frame.calls:
+        names = ", ".join(f"{call.kind} {call.name or ''}".strip() for call in frame.calls.values())
+        raise HasOpenCalls(
+            f"Frame {frame.id} has begun calls that were not ended ({names}). End them, or fail or cancel the frame.",
+            before=frame.status,
+            after="completed",
+        )
+
+
+def streams_below(states: States, stream: str, frame_id: str) -> list[str]:
+    """Other streams in which something below a frame lives, as far as their states are given."""
+    found: list[str] = []
+    state = states.get(stream)
+    if state is None or frame_id not in state.frames:
+        return found
+    for frame in (*leaf_first(state.frames, frame_id), state.frames[frame_id]):
+        for child, other in frame.away.items():
+            found.append(other)
+            found.extend(streams_below(states, other, child))
+    return list(dict.fromkeys(name for name in found if name != stream))
+
+
+def _cascade(states: States, stream: str, frame: Frame, drafts: Drafts) -> tuple[Usage, int]:
+    """Cancel everything below; gives what the frame and all of it used."""
+    usage, used = frame.usage, frame.used
+    live = states[stream].frames
+    for child in reversed(children(live, frame.id)):
+        below, spent = _cascade(states, stream, child, drafts)
+        drafts[stream].append(
+            _popped(states[stream], replace(child, usage=below, used=spent), "cancelled", None, ended=_ended(drafts))
+        )
+        usage, used = usage + below, used + spent
+    for child_id, other in reversed(frame.away.items()):
+        child = _elsewhere(states[other], child_id)
+        below, spent = _cascade(states, other, child, drafts)
+        end = _popped(states[other], replace(child, usage=below, used=spent), "cancelled", None, ended=_ended(drafts))
+        drafts[other].append(end)
+        drafts[stream].append(_settled(states[stream], child, end.facts, "cancelled", ended=_ended(drafts)))
+        usage, used = usage + below, used + spent
+    return usage, used
+
+
+def _elsewhere(state: StreamState, child_id: str) -> Frame:
+    """A child in another stream; the two states may be of different moments, and then they are loaded again."""
+    child = state.frames.get(child_id)
+    if child is None:
+        raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
+    return child
+
+
+def _ended(drafts: Drafts) -> set[str]:
+    return {
+        draft.facts.frame
+        for events in drafts.values()
+        for draft in events
+        if isinstance(draft.facts, frames.FramePopped)
+    }
+
+
+def _popped(
+    state: StreamState, frame: Frame, status: str, content: frames.OutcomeContent | None, *, ended: set[str]
+) -> Draft:
+    facts = frames.FramePopped(
+        frame=frame.id,
+        status=status,
+        parent=frame.parent,
+        granted=held(frame) if frame.parent is not None else 0,
+        usage=replace(frame.usage, model=None),
+        used=frame.used,
+        wakes_parent=frame.parent is not None and wakes(state, frame.parent, {*ended, frame.id}),
+        cascade=content is None,
+        question=None if frame.question is None else frame.question.id,
+    )
+    return Draft(type="frame.popped", facts=facts, content=content)
+
+
+def held(frame: Frame) -> int:
+    """What a frame's parent still counts as lent to it: not what was given back while it is suspended."""
+    return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
+
+
+def wakes(state: StreamState, parent_id: str, ended: set[str]) -> bool:
+    """Whether a parent has nothing live below it once these have ended."""
+    parent = state.frames.get(parent_id)
+    if parent is None or parent.status != "waiting":
+        return False
+    siblings = [frame.id for frame in state.frames.values() if frame.parent == parent_id] + list(parent.away)
+    return all(sibling in ended for sibling in siblings)
+
+
+def _settled(outer: StreamState, child: Frame, end: Any, status: str, *, ended: set[str] | None = None) -> Draft:
+    assert child.outer is not None
+    facts = frames.ChildSettled(
+        frame=child.outer,
+        child=child.id,
+        status=status,
+        granted=held(child),
+        usage=end.usage,
+        used=end.used,
+        wakes_parent=wakes(outer, child.outer, {*(ended or ()), child.id}),
+    )
+    return Draft(type="child.settled", facts=facts)

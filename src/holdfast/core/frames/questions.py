@@ -1,0 +1,258 @@
+"""Suspension: ask, answer once, resume. A subtree is suspended leaf first and resumed root first.
+
+A suspended frame gives its unused grant back to its parent and takes it again when it is
+resumed; its clock stands still meanwhile. Those of its ancestors are in `clocks`.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from msgspec.structs import replace
+
+from holdfast.core.frames.budgets import check_available
+from holdfast.core.frames.stack import (
+    ancestry,
+    children,
+    earliest,
+    has_live_children,
+    leaf_first,
+    live_frame,
+    running_deadline,
+)
+from holdfast.errors import (
+    AlreadyAnswered,
+    FrameSuspended,
+    HasLiveChildren,
+    InvalidTransition,
+    InvalidValue,
+    QuestionExpired,
+    QuestionNotFound,
+    Refused,
+)
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.frames import Frame, OnExpiry, Question, QuestionKind, StreamState, TokenBudget
+
+KINDS: tuple[str, ...] = get_args(QuestionKind)
+POLICIES: tuple[str, ...] = get_args(OnExpiry)
+FOR_PEOPLE = frozenset({"approval", "input"})
+"""Questions that say nothing if they are answered with nothing."""
+
+
+def suspend(
+    state: StreamState,
+    facts: frames.FrameSuspended,
+    content: frames.QuestionContent,
+    *,
+    subtree: bool,
+    release: bool,
+    below: list[str],
+    leave_away: bool = False,
+) -> list[Draft]:
+    """Stop a frame until it is answered. `below` are question ids for the frames under it, leaf first.
+
+    Children in other streams go on by themselves; `leave_away` says that this is understood.
+    """
+    check_terms(facts)
+    frame = live_frame(state, facts.frame)
+    if frame.question is not None:
+        raise FrameSuspended(
+            f"Frame {frame.id} is suspended already, by question {frame.question.id}. One frame, one question.",
+            question=frame.question.id,
+        )
+    below_it = list(leaf_first(state.frames, frame.id))
+    away = [child for other in (*below_it, frame) for child in other.away]
+    if away and not leave_away:
+        raise HasLiveChildren(
+            f"Frame {frame.id} has live children in other streams ({', '.join(away)}). Suspend those themselves."
+        )
+    under = [other for other in below_it if other.question is None]
+    if under and not subtree:
+        raise HasLiveChildren(
+            f"Frame {frame.id} has live children. Suspend the one that waits, or pass subtree=True to suspend all.",
+            before=frame.status,
+            after="suspended",
+        )
+    drafts: list[Draft] = []
+    lent = {other.id: other.lent for other in state.frames.values()}
+    for other, question in zip(under, below, strict=True):
+        nested = frames.FrameSuspended(
+            frame=other.id, question=question, kind=facts.kind, prior=_prior(state, other), within=facts.question
+        )
+        drafts.append(_suspended(other, nested, None, lent, release))
+    drafts.append(_suspended(frame, replace(facts, prior=_prior(state, frame)), content, lent, release))
+    return drafts
+
+
+def _prior(state: StreamState, frame: Frame) -> str:
+    """The status to return to. Waiting for children is no status of its own: they may have ended by then."""
+    return "active" if has_live_children(state.frames, frame) else frame.status
+
+
+def _suspended(
+    frame: Frame,
+    facts: frames.FrameSuspended,
+    content: frames.QuestionContent | None,
+    lent: dict[str, int],
+    release: bool,
+) -> Draft:
+    released = 0
+    # A model that is still to answer will be paid for from the grant, so it is not given away.
+    calling = any(call.kind == "model" for call in frame.calls.values())
+    if release and frame.parent is not None and not calling:
+        # Its children have given back already, so its own loans are smaller than they were.
+        released = replace(frame.tokens, lent=lent[frame.id]).unused
+        lent[frame.parent] -= released
+    return Draft(type="frame.suspended", facts=replace(facts, parent=frame.parent, released=released), content=content)
+
+
+def check_terms(facts: frames.FrameSuspended) -> None:
+    """Refuse what cannot be asked."""
+    if facts.kind not in KINDS:
+        raise InvalidValue(f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(KINDS)}.")
+    if facts.on_expiry is not None and facts.on_expiry not in POLICIES:
+        raise InvalidValue(f"on_expiry must be one of {', '.join(POLICIES)}, not {facts.on_expiry!r}.")
+    if facts.on_expiry is not None and facts.expires_at is None:
+        raise InvalidValue("on_expiry needs an expiry. Pass expires_ms as well.")
+    if (facts.until is None) == (facts.kind == "timer"):
+        raise InvalidValue("A timer needs `until`, and only a timer has it.")
+
+
+def answer(
+    state: StreamState,
+    frame_id: str,
+    question_id: str,
+    *,
+    via: str,
+    approved: bool | None,
+    content: frames.AnswerContent | None,
+    now: int,
+) -> list[Draft]:
+    """One answer for one question, from whoever is authorised; the owner goes on with it."""
+    question = asked(state, frame_id, question_id)
+    if question.within is not None:
+        raise Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
+    if question.answer is not None:
+        raise AlreadyAnswered(f"Question {question_id} was answered already. Resume its frame.")
+    if question.kind in FOR_PEOPLE and approved is None and (content is None or content.payload is None):
+        raise InvalidValue(f"Question {question_id} needs an answer: approve=True or False, or a payload.")
+    if expired(question, now) and (via == "token" or question.on_expiry != "keep"):
+        raise QuestionExpired(
+            f"Question {question_id} expired {now - (question.expires_at or 0)} ms ago. Issue a new token or ask again."
+        )
+    edited = content is not None and content.arguments is not None
+    facts = frames.QuestionAnswered(frame=frame_id, question=question_id, via=via, approved=approved, edited=edited)
+    return [Draft(type="question.answered", facts=facts, content=content)]
+
+
+def reissue(
+    state: StreamState, frame_id: str, question_id: str, token_hash: str, expires_at: int | None
+) -> list[Draft]:
+    """A new link token; the earlier one is void."""
+    question = asked(state, frame_id, question_id)
+    if question.within is not None:
+        raise Refused(f"Question {question_id} is part of question {question.within}. Issue a token for that one.")
+    if question.answer is not None:
+        raise AlreadyAnswered(f"Question {question_id} was answered already and needs no token.")
+    facts = frames.QuestionReissued(frame=frame_id, question=question_id, token=token_hash, expires_at=expires_at)
+    return [Draft(type="question.reissued", facts=facts)]
+
+
+def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
+    """Go on: the grant is taken again, the clock runs again, and so it goes for what was suspended with it."""
+    frame = live_frame(state, frame_id)
+    question = frame.question
+    if question is None:
+        raise InvalidTransition(
+            f"Frame {frame_id} is {frame.status}, not suspended. There is nothing to resume.",
+            before=frame.status,
+            after="active",
+        )
+    if question.within is not None:
+        raise Refused(
+            f"Frame {frame_id} was suspended with its parent, by question {question.within}. Resume that one."
+        )
+    line = ancestry(state.frames, frame_id)[:-1]
+    for above in line:
+        if above.question is not None:
+            # It gave its unused grant back, so there is nothing that could be lent again from it.
+            raise FrameSuspended(
+                f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
+                question=above.question.id,
+            )
+    bound = earliest(*(running_deadline(other, now) for other in line))
+    drafts: list[Draft] = []
+    available = {other.id: other.tokens for other in state.frames.values()}
+    _resume(state, frame, now, bound, available, drafts)
+    return drafts
+
+
+def _resume(
+    state: StreamState,
+    frame: Frame,
+    now: int,
+    bound: int | None,
+    budgets: dict[str, TokenBudget],
+    drafts: list[Draft],
+) -> None:
+    question = frame.question
+    assert question is not None
+    if frame.parent is not None and question.released:
+        parent = replace(state.frames[frame.parent], lent=budgets[frame.parent].lent, question=None)
+        check_available(parent, question.released)
+        budgets[frame.parent] = replace(budgets[frame.parent], lent=parent.lent + question.released)
+    deadline = None
+    if frame.deadline is not None:
+        deadline = earliest(frame.deadline + max(0, now - question.suspended_at), bound)
+    facts = frames.FrameResumed(
+        frame=frame.id,
+        question=question.id,
+        status="waiting" if has_live_children(state.frames, frame) else question.prior,
+        parent=frame.parent,
+        reserved_again=question.released,
+        deadline=None if deadline == frame.deadline else deadline,
+    )
+    drafts.append(Draft(type="frame.resumed", facts=facts))
+    for child in children(state.frames, frame.id):
+        _wake(state, child, question.within or question.id, now, deadline or bound, budgets, drafts)
+
+
+def _wake(
+    state: StreamState,
+    frame: Frame,
+    within: str,
+    now: int,
+    bound: int | None,
+    budgets: dict[str, TokenBudget],
+    drafts: list[Draft],
+) -> None:
+    """What was suspended with an ancestor goes on with it; what waits for an answer of its own does not."""
+    if frame.question is not None and frame.question.within == within:
+        _resume(state, frame, now, bound, budgets, drafts)
+
+
+def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
+    """The open question of a live frame."""
+    frame = state.frames.get(frame_id)
+    if frame is None or frame.question is None or frame.question.id != question_id:
+        raise QuestionNotFound(f"Question {question_id} is not open: its frame was resumed or has ended.")
+    return frame.question
+
+
+def still_open(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
+    """An open question whose time has not passed."""
+    question = asked(state, frame_id, question_id)
+    if expired(question, now):
+        raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
+    return question
+
+
+def expired(question: Question, now: int) -> bool:
+    """Whether its time has passed without an answer."""
+    return question.expires_at is not None and now > question.expires_at and question.answer is None
+
+
+def due(question: Question, now: int) -> bool:
+    """Whether its frame can go on: it is answered, or its timer rang."""
+    return question.answer is not None or (question.until is not None and now >= question.until)

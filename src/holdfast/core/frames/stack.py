@@ -1,0 +1,152 @@
+"""The call stack as it can be read off a stream's live frames: ancestors, children, leaves, top.
+
+Everything is root first. A waiting parent never hides its active child, and several live
+leaves are all there: which of them to go on with is for the caller to say.
+
+Clocks of ancestors: a frame's deadline stands still while all live work below it waits for answers.
+
+The frame that waits notes when it stopped in its question. For those above it the moment is
+noted here, whatever brought it about: a suspension, or the end of the last one at work. As
+soon as anything below works again, the deadline moves by exactly as long as it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from holdfast.core.journal.fold import fold_facts
+from holdfast.errors import FrameNotFound
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.frames import FrameUpdated
+from holdfast.records.frames import Frame, FrameLimits, StreamState
+
+Frames = Mapping[str, Frame]
+
+
+def live_frame(state: StreamState, frame_id: str) -> Frame:
+    """A live frame by id."""
+    frame = state.frames.get(frame_id)
+    if frame is None:
+        raise FrameNotFound(f"There is no live frame {frame_id}. It has ended, or the id is wrong.")
+    return frame
+
+
+def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
+    """Root to this frame, within one stream."""
+    found: list[Frame] = []
+    at: str | None = frame_id
+    while at is not None:
+        frame = frames[at]
+        found.append(frame)
+        at = frame.parent
+    found.reverse()
+    return found
+
+
+def children(frames: Frames, frame_id: str) -> list[Frame]:
+    """Live children in the same stream, oldest first."""
+    return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.pushed)
+
+
+def has_live_children(frames: Frames, frame: Frame) -> bool:
+    """Whether anything below this frame is live, in this stream or another."""
+    return bool(frame.away) or any(other.parent == frame.id for other in frames.values())
+
+
+def leaf_first(frames: Frames, frame_id: str) -> Iterator[Frame]:
+    """Everything below a frame, each after all that is below it; newest children first. Not the frame itself."""
+    for child in reversed(children(frames, frame_id)):
+        yield from leaf_first(frames, child.id)
+        yield child
+
+
+def leaves(frames: Frames) -> list[Frame]:
+    """Every live frame with nothing live below it in this stream, oldest first."""
+    parents = {frame.parent for frame in frames.values()}
+    return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.pushed)
+
+
+def top(frames: Frames) -> Frame | None:
+    """The deepest live frame; of several, the newest."""
+    return max(frames.values(), key=lambda frame: (frame.depth, frame.pushed), default=None)
+
+
+def in_order(frames: Frames) -> list[Frame]:
+    """Every live frame, parents before children, siblings by age."""
+    found: list[Frame] = []
+
+    def visit(frame: Frame) -> None:
+        found.append(frame)
+        for child in children(frames, frame.id):
+            visit(child)
+
+    for root in sorted((frame for frame in frames.values() if frame.parent is None), key=lambda frame: frame.pushed):
+        visit(root)
+    return found
+
+
+def all_suspended(frames: Frames, frame_id: str) -> bool:
+    """Whether all live work below a frame waits for answers, so that its clock stands still."""
+    below = list(leaf_first(frames, frame_id))
+    return (
+        bool(below)
+        and not any(frame.away for frame in (frames[frame_id], *below))
+        and all(frame.status == "suspended" or any(other.parent == frame.id for other in below) for frame in below)
+    )
+
+
+def tightest(line: Iterable[Frame]) -> FrameLimits:
+    """The limits in force at the end of a line of frames: the least of each."""
+    every = [frame.limits for frame in line]
+    timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
+    return FrameLimits(
+        context_tokens=min(limits.context_tokens for limits in every),
+        tool_calls=min(limits.tool_calls for limits in every),
+        depth=min(limits.depth for limits in every),
+        timeout_ms=min(timeouts, default=None),
+    )
+
+
+def earliest(*deadlines: int | None) -> int | None:
+    """The first of several deadlines, any of which may not exist."""
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+def with_clocks(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
+    """Drafts for a stream, and after them the clocks that they stop or start."""
+    if not drafts or not _matters(state, drafts):
+        return list(drafts)
+    after = state
+    for draft in drafts:
+        after = fold_facts(after, draft.type, draft.facts, after.version + 1, now)
+    moved: dict[str, int] = {}
+    marks: list[Draft] = []
+    for frame in in_order(after.frames):
+        if frame.deadline is None:
+            continue
+        still = frame.question is None and all_suspended(after.frames, frame.id)
+        if still and frame.stopped_at is None:
+            marks.append(_mark(FrameUpdated(frame=frame.id, stopped_at=now)))
+        elif not still and frame.stopped_at is not None:
+            above = None if frame.parent is None else after.frames[frame.parent]
+            bound = None if above is None else moved.get(above.id, running_deadline(above, now))
+            moved[frame.id] = earliest(running_deadline(frame, now), bound) or 0
+            marks.append(_mark(FrameUpdated(frame=frame.id, deadline=moved[frame.id], runs=True)))
+    return [*drafts, *marks]
+
+
+def running_deadline(frame: Frame, now: int) -> int | None:
+    """A frame's deadline once its clock runs again."""
+    if frame.deadline is None or frame.stopped_at is None:
+        return frame.deadline
+    return frame.deadline + max(0, now - frame.stopped_at)
+
+
+def _matters(state: StreamState, drafts: Iterable[Draft]) -> bool:
+    """Whether anything waits, or begins to: otherwise every clock runs, as nearly always."""
+    waits = any(frame.question is not None for frame in state.frames.values())
+    return waits or any(draft.type == "frame.suspended" for draft in drafts)
+
+
+def _mark(facts: FrameUpdated) -> Draft:
+    return Draft(type="frame.updated", facts=facts)

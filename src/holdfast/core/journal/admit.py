@@ -1,0 +1,165 @@
+"""May this part be appended to this stream? The same answer on every backend, inside the transaction.
+
+Give a part its place: versions, hashes and the stream's new head. Shared by every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import force_setattr
+
+from holdfast.core.journal.chain import content_mac, genesis, link
+from holdfast.core.journal.codec import decode
+from holdfast.errors import Conflict, HoldfastError, KeyReused, StaleEpoch, StreamClosed, VersionConflict
+from holdfast.records.batches import Batch, Head, Part
+from holdfast.records.catalogue import event_type
+from holdfast.records.events.envelope import Sealed, StoredEvent
+from holdfast.records.events.journal import LeaseTaken
+
+TAKES_LEASE = "lease.taken"
+GIVES_LEASE = "lease.released"
+CLOSES_STREAM = "stream.closed"
+
+
+def is_owner(type_name: str) -> bool:
+    """Whether events of this type need the owner's epoch."""
+    row = event_type(type_name)
+    return row is not None and row.kind == "owner"
+
+
+def refusal(part: Part, head: Head) -> HoldfastError | None:
+    """Why this part may not be appended after this head, or None."""
+    if head.closed:
+        return StreamClosed(f"{part.stream} was closed for good and takes no more events. Use a new stream.")
+    # A stale owner learns that first: whatever version it expects, it must stop.
+    if part.epoch != head.epoch and any(is_owner(event.type) for event in part.events):
+        return StaleEpoch(part.stream, part.epoch, head.epoch)
+    if part.expected is not None and part.expected != head.version:
+        return VersionConflict(part.stream, part.expected, head.version)
+    epoch = head.epoch
+    for event in part.events:
+        if event.type == TAKES_LEASE:
+            epoch += 1
+            taken: LeaseTaken = decode(event.facts, LeaseTaken)
+            if taken.epoch != epoch:
+                return Conflict(
+                    f"{part.stream} is under epoch {epoch - 1}; the next lease has epoch {epoch}, not {taken.epoch}: "
+                    "another owner was first. Reload and try again."
+                )
+    return None
+
+
+def next_owner(event: Sealed | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
+    """The stream's epoch and holder after this event."""
+    if event.type == TAKES_LEASE:
+        taken: LeaseTaken = decode(event.facts, LeaseTaken)
+        return taken.epoch, taken.owner
+    return epoch, None if event.type == GIVES_LEASE else holder
+
+
+def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:
+    """None if a part asks for what its key already stands for; else why not."""
+    if len(part.events) == len(stored) and all(map(_same, part.events, stored)):
+        return None
+    return KeyReused(
+        f"Key {part.key!r} of {part.stream} already stands for {', '.join(event.type for event in stored)} "
+        f"at version {stored[0].version}, with other content. Use a new key for a new operation."
+    )
+
+
+def half_written(part: Part) -> HoldfastError:
+    """Some keys of a batch are known and this one is not."""
+    return Conflict(
+        f"Key {part.key!r} of {part.stream} is new, but other keys of this batch are not. Use new keys for all."
+    )
+
+
+def _same(wanted: Sealed, stored: StoredEvent) -> bool:
+    if wanted.type != stored.type or _comparable(wanted) != _comparable(stored):
+        return False
+    if stored.erased:
+        return True
+    if stored.content is None or stored.salt is None or wanted.content is None:
+        return wanted.content is None and stored.content is None
+    return content_mac(stored.salt, wanted.content) == content_mac(stored.salt, stored.content)
+
+
+def _comparable(event: Sealed | StoredEvent) -> Any:
+    row = event_type(event.type)
+    if row is None or not row.minted:
+        return event.facts
+    facts: dict[str, Any] = decode(event.facts)
+    return {name: value for name, value in facts.items() if name not in row.minted}
+
+
+def new_head(tenant: str, stream: str, id: int) -> Head:
+    """The head of a stream that has no events yet."""
+    return Head(id=id, stream=stream, version=0, hash=genesis(tenant, stream))
+
+
+def place(
+    batch: Batch, part: Part, head: Head, seq: int, pseudonym: Callable[[str], int]
+) -> tuple[list[StoredEvent], Head]:
+    """The stored form of a part's events after `head`, numbered from `seq`, and the head after them."""
+    placed: list[StoredEvent] = []
+    source = batch.source
+    user = None if source.user is None else pseudonym(source.user)
+    version, previous, epoch, holder, closed = head.version, head.hash, head.epoch, head.holder, head.closed
+    rest = len(part.events)
+    for event in part.events:
+        version += 1
+        rest -= 1
+        stored = StoredEvent(
+            seq=seq,
+            tenant=batch.tenant,
+            stream=part.stream,
+            version=version,
+            id=event.id,
+            at=event.at,
+            type=event.type,
+            schema=event.schema,
+            # The key stands on the first event of its part; `rest` says how many more belong to it.
+            key=None if placed else part.key,
+            rest=rest,
+            # After a lease is taken, what follows in the same part is written under it.
+            epoch=epoch if is_owner(event.type) else None,
+            origin=source.origin,
+            trust=source.trust,
+            user=user,
+            subject=None if event.subject is None else pseudonym(event.subject),
+            causation=source.causation,
+            correlation=source.correlation,
+            app=source.app,
+            facts=event.facts,
+            content=event.content,
+            salt=event.salt,
+            mac=None,
+            hash=b"",
+        )
+        previous = link(previous, stored)
+        # The record is not shared yet: filling in its hash here saves making it twice.
+        force_setattr(stored, "hash", previous)
+        placed.append(stored)
+        seq += 1
+        epoch, holder = next_owner(event, epoch, holder)
+        closed = closed or event.type == CLOSES_STREAM
+    after = Head(
+        id=head.id, stream=part.stream, version=version, hash=previous, epoch=epoch, holder=holder, closed=closed
+    )
+    return placed, after
+
+
+def head_after(head: Head, event: StoredEvent) -> Head:
+    """The head after an event that has its place already: of a copy, or of a chain that is checked."""
+    epoch, holder = next_owner(event, head.epoch, head.holder)
+    return Head(
+        id=head.id,
+        stream=head.stream,
+        version=event.version,
+        hash=event.hash,
+        epoch=epoch,
+        holder=holder,
+        closed=head.closed or event.type == CLOSES_STREAM,
+    )

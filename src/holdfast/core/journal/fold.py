@@ -1,0 +1,419 @@
+"""state + event → state. Pure, and total: over the whole catalogue, unknown types and erased content.
+
+Reads facts only. Folding a stream from its first event gives exactly what loading its
+rows gives; ended frames leave the state, since only live work is needed to go on.
+
+session or line + event → session or line. Reads facts only; the same that loading their rows gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.records.events import calls as event_calls
+from holdfast.records.events import frames
+from holdfast.records.events import sessions as said
+from holdfast.records.events.calls import ContextPacked
+from holdfast.records.events.envelope import Event
+from holdfast.records.frames import ENDED, Call, Frame, Handle, Question, ResultRef, StreamState
+from holdfast.records.sessions import Handover, Line, SessionState
+from holdfast.records.usage import Usage
+
+Frames = dict[str, Frame]
+
+
+def fold(state: StreamState, event: Event) -> StreamState:
+    """The state after one more event."""
+    return fold_facts(state, event.type, event.facts, event.version, event.at)
+
+
+def fold_all(events: Iterable[Event], state: StreamState | None = None) -> StreamState:
+    """The state after many more events."""
+    state = state or StreamState()
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
+    """The state after an event with these facts at this place."""
+    if type_name == "lease.taken":
+        return replace(state, version=version, epoch=facts.epoch, holder=facts.owner)
+    if type_name == "lease.released":
+        return replace(state, version=version, holder=None)
+    if type_name == "stream.closed":
+        return replace(state, version=version, closed=True)
+    rule = _RULES.get(type_name)
+    if rule is None:
+        return _fold_conversation(state, type_name, facts, version, at)
+    live = dict(state.frames)
+    rule(live, facts, version, at)
+    return replace(state, version=version, frames=live)
+
+
+def _fold_conversation(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
+    line = LINE_RULES.get(type_name)
+    if line is not None:
+        return replace(state, version=version, line=line(state.line, facts, version, at))
+    session = SESSION_RULES.get(type_name)
+    if session is not None:
+        return replace(state, version=version, session=session(state.session, facts, version, at))
+    return replace(state, version=version)
+
+
+def _change(live: Frames, frame_id: str, version: int, **changes: Any) -> None:
+    """Replace one live frame; events about ended or unknown frames change nothing."""
+    frame = live.get(frame_id)
+    if frame is not None:
+        live[frame_id] = replace(frame, version=version, **changes)
+
+
+def _spend(live: Frames, frame_id: str, version: int, usage: Usage, used: int, **changes: Any) -> None:
+    frame = live.get(frame_id)
+    if frame is not None:
+        total = replace(frame.usage + usage, model=None)
+        _change(live, frame_id, version, used=frame.used + used, usage=total, **changes)
+
+
+def _lend(live: Frames, frame_id: str, version: int, amount: int, **changes: Any) -> None:
+    frame = live.get(frame_id)
+    if frame is not None:
+        _change(live, frame_id, version, lent=frame.lent + amount, **changes)
+
+
+def _pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
+    live[facts.frame] = Frame(
+        id=facts.frame,
+        parent=facts.parent,
+        depth=facts.depth,
+        status="active",
+        granted=facts.granted,
+        limits=facts.limits,
+        pushed=version,
+        goal=version,
+        version=version,
+        created_at=at,
+        deadline=facts.deadline,
+        outer=facts.outer,
+        outer_stream=facts.outer_stream,
+    )
+    if facts.parent is not None:
+        _lend(live, facts.parent, version, facts.granted or 0, status="waiting")
+
+
+def _updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
+    named = ("status", "limits", "deadline", "granted", "context_hash")
+    changes = {name: value for name in named if (value := getattr(facts, name)) is not None}
+    if facts.texts:
+        changes["goal"] = version
+    if facts.runs or facts.stopped_at is not None:
+        changes["stopped_at"] = facts.stopped_at
+    _change(live, facts.frame, version, **changes)
+    if facts.status in ENDED:
+        live.pop(facts.frame, None)
+
+
+def _reserve(frame: Frame, purpose: str, amount: int) -> dict[str, Any]:
+    """The changes that reserving, or giving back, makes to a frame."""
+    left = frame.reservations.get(purpose, 0) + amount
+    reservations = {name: held for name, held in frame.reservations.items() if name != purpose}
+    if left:
+        reservations[purpose] = left
+    return {"reservations": reservations, "reserved": frame.reserved + amount}
+
+
+def _reserved(live: Frames, facts: frames.FrameReserved, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        _change(live, facts.frame, version, **_reserve(frame, facts.purpose, facts.amount))
+
+
+def _spent(live: Frames, facts: frames.FrameSpent, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    changes: dict[str, Any] = {}
+    if frame is not None and facts.purpose is not None and facts.from_reserved:
+        changes = _reserve(frame, facts.purpose, -facts.from_reserved)
+    _spend(live, facts.frame, version, facts.usage, facts.usage.spent, **changes)
+
+
+def _popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
+    live.pop(facts.frame, None)
+    if facts.parent is not None:
+        _settle(live, facts.parent, facts, version)
+
+
+def _settle(live: Frames, parent: str, facts: frames.FramePopped | frames.ChildSettled, version: int) -> None:
+    changes: dict[str, Any] = {"status": "active"} if facts.wakes_parent else {}
+    _lend(live, parent, version, -facts.granted, **changes)
+    _spend(live, parent, version, facts.usage, facts.used)
+
+
+def _child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        away = {**frame.away, facts.child: facts.child_stream}
+        _lend(live, facts.frame, version, facts.granted, status="waiting", away=away)
+
+
+def _child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        away = {child: stream for child, stream in frame.away.items() if child != facts.child}
+        _change(live, facts.frame, version, away=away)
+        _settle(live, facts.frame, facts, version)
+
+
+def _suspended(live: Frames, facts: frames.FrameSuspended, version: int, at: int) -> None:
+    question = Question(
+        id=facts.question,
+        kind=facts.kind,
+        prior=facts.prior,
+        version=version,
+        suspended_at=at,
+        released=facts.released,
+        expires_at=facts.expires_at,
+        on_expiry=facts.on_expiry,
+        until=facts.until,
+        token=facts.token,
+        within=facts.within,
+        call=facts.call,
+    )
+    _change(live, facts.frame, version, status="suspended", question=question)
+    if facts.parent is not None and facts.released:
+        _lend(live, facts.parent, version, -facts.released)
+
+
+def _resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
+    changes: dict[str, Any] = {} if facts.deadline is None else {"deadline": facts.deadline}
+    _change(live, facts.frame, version, status=facts.status, question=None, **changes)
+    if facts.parent is not None and facts.reserved_again:
+        _lend(live, facts.parent, version, facts.reserved_again)
+
+
+def _question(live: Frames, frame_id: str, **changes: Any) -> None:
+    """Change a question without touching its frame: an answer may come while the owner works."""
+    frame = live.get(frame_id)
+    if frame is not None and frame.question is not None:
+        live[frame_id] = replace(frame, question=replace(frame.question, **changes))
+
+
+def _handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is None:
+        return
+    handle = Handle(
+        id=facts.handle,
+        kind=facts.kind,
+        priority=facts.priority,
+        position=facts.position,
+        tokens=facts.tokens,
+        version=version,
+    )
+    _change(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
+
+
+def _handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str | None, version: int) -> None:
+    frame = live.get(frame_id)
+    if frame is None:
+        return
+    changed = dict(frame.handles)
+    for name in handles:
+        if name in changed:
+            changed[name] = replace(changed[name], removed=removed)
+    _change(live, frame_id, version, handles=changed)
+
+
+def _result_added(live: Frames, facts: frames.ResultAdded, version: int, at: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
+        ordered = sorted((*frame.results, result), key=lambda ref: ref.position)
+        _change(live, facts.frame, version, results=tuple(ordered))
+
+
+def _requested(live: Frames, kind: str, name: str | None, facts: Any, version: int) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
+        changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
+        if getattr(facts, "context_hash", None) is not None:
+            changes["context_hash"] = facts.context_hash
+        _change(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
+
+
+def _returned(live: Frames, facts: Any, version: int, usage: Usage, failed: bool) -> None:
+    frame = live.get(facts.frame)
+    if frame is not None:
+        pending = {id: call for id, call in frame.calls.items() if id != facts.call}
+        _spend(live, facts.frame, version, usage, usage.spent, calls=pending, error=version if failed else None)
+
+
+def _responded(live: Frames, facts: event_calls.ModelResponded, version: int, at: int) -> None:
+    usage = facts.usage if facts.doubtful is None else facts.usage + facts.doubtful
+    _returned(live, facts, version, usage, failed=False)
+
+
+_NOTHING = Usage()
+
+_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
+    "frame.pushed": _pushed,
+    "frame.updated": _updated,
+    "frame.reserved": _reserved,
+    "frame.spent": _spent,
+    "frame.popped": _popped,
+    "frame.suspended": _suspended,
+    "frame.resumed": _resumed,
+    "frame.overdue": lambda live, facts, version, at: _change(live, facts.frame, version),
+    "frame.handle_added": _handle_added,
+    "frame.handles_removed": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.handles, facts.removal, version
+    ),
+    "frame.handles_restored": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.handles, None, version
+    ),
+    "frame.compacted": lambda live, facts, version, at: _handles(
+        live, facts.frame, facts.removed, facts.compaction, version
+    ),
+    "frame.result_added": _result_added,
+    "child.pushed": _child_pushed,
+    "child.settled": _child_settled,
+    "question.answered": lambda live, facts, version, at: _question(live, facts.frame, answer=version),
+    "question.reissued": lambda live, facts, version, at: _question(
+        live, facts.frame, token=facts.token, expires_at=facts.expires_at
+    ),
+    "model.requested": lambda live, facts, version, at: _requested(live, "model", facts.model, facts, version),
+    "model.responded": _responded,
+    "model.failed": lambda live, facts, version, at: _returned(live, facts, version, facts.usage, failed=True),
+    "tool.requested": lambda live, facts, version, at: _requested(live, "tool", facts.name, facts, version),
+    "tool.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
+    "run.requested": lambda live, facts, version, at: _requested(live, "run", facts.name, facts, version),
+    "run.returned": lambda live, facts, version, at: _returned(live, facts, version, _NOTHING, facts.failed),
+}
+
+
+_SETTINGS = ("model", "tokenizer", "tools", "idle_timeout_ms", "memory")
+
+
+def _settings(facts: said.SessionOpened, version: int) -> dict[str, Any]:
+    changes = {name: value for name in _SETTINGS if (value := getattr(facts, name)) is not None}
+    if facts.own is not None:
+        changes["system"] = facts.own or None
+    return {**changes, **{name: version for name in said.SESSION_TEXTS if name in facts.texts}}
+
+
+def _opened(session: SessionState | None, facts: said.SessionOpened, version: int, at: int) -> SessionState | None:
+    changes = _settings(facts, version)
+    if facts.generation:
+        return session and replace(session, status="open", generation=facts.generation, **changes)
+    return SessionState(**{"opened_at": at, **changes})
+
+
+def _changed(session: SessionState | None, facts: said.SessionOpened, version: int, at: int) -> SessionState | None:
+    return session and replace(session, **_settings(facts, version))
+
+
+def _closing(session: SessionState | None, facts: said.SessionClosing, version: int, at: int) -> SessionState | None:
+    if session is None:
+        return None
+    pending = session.handovers
+    if facts.handover is not None:
+        pending = {**pending, facts.handover: Handover(id=facts.handover, version=version)}
+    return replace(session, status="closing", handovers=pending)
+
+
+def _offered(session: SessionState | None, facts: said.SessionOffered, version: int, at: int) -> SessionState | None:
+    if session is None or facts.handover not in session.handovers:
+        return session
+    pending = {id: handover for id, handover in session.handovers.items() if id != facts.handover}
+    if not facts.taken and not facts.given_up:
+        pending[facts.handover] = replace(session.handovers[facts.handover], attempts=facts.attempts)
+    return replace(session, handovers=pending)
+
+
+def _closed(session: SessionState | None, facts: said.SessionClosed, version: int, at: int) -> SessionState | None:
+    return session and replace(session, status="ended" if facts.reset else "closed")
+
+
+def _added(session: SessionState | None, facts: said.ThreadAdded, version: int, at: int) -> SessionState | None:
+    return session and replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
+
+
+def _thread_opened(line: Line | None, facts: said.ThreadOpened, version: int, at: int) -> Line | None:
+    if facts.generation:
+        return line and replace(line, generation=facts.generation, ended=False, fresh=False, newest_at=at)
+    return Line(newest_at=at)
+
+
+def _forked(line: Line | None, facts: said.ThreadForked, version: int, at: int) -> Line:
+    return Line(
+        messages=facts.position,
+        newest_at=at,
+        generation=facts.generation,
+        shared=facts.shared,
+        calls={call.id: call for call in facts.opened},
+    )
+
+
+def _ended(line: Line | None, facts: said.ThreadEnded, version: int, at: int) -> Line | None:
+    if line is None:
+        return None
+    calls = _without(line, facts.dropped)
+    changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
+    if facts.reset:
+        changes.update(floor=version, messages=0, newest=0, shared=())
+    return replace(line, **changes)
+
+
+def _without(line: Line, calls: tuple[str, ...]) -> dict[str, said.CallRef]:
+    return {id: call for id, call in line.calls.items() if id not in calls}
+
+
+def _appended(line: Line | None, facts: said.MessageAppended, version: int, at: int) -> Line | None:
+    if line is None:
+        return None
+    changes: dict[str, Any] = {"messages": facts.position, "newest": version, "newest_at": at}
+    if facts.calls or facts.answers:
+        opened = {id: said.CallRef(id, version, provider) for id, provider in facts.calls}
+        changes["calls"] = {**_without(line, facts.answers), **opened}
+    if facts.usage is not None:
+        changes["usage"] = replace(line.usage + facts.usage, model=None)
+    return replace(line, **changes)
+
+
+def _retracted(line: Line | None, facts: said.MessageRetracted, version: int, at: int) -> Line | None:
+    if line is None:
+        return None
+    calls = {**_without(line, facts.dropped), **{call.id: call for call in facts.opened}}
+    shared = line.shared if facts.shared is None else facts.shared
+    return replace(line, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
+
+
+def _edited(line: Line | None, facts: Any, version: int, at: int) -> Line | None:
+    return line and replace(line, edited=version)
+
+
+def _packed(line: Line | None, facts: ContextPacked, version: int, at: int) -> Line | None:
+    return line and replace(line, packed=version)
+
+
+SESSION_RULES: dict[str, Callable[[SessionState | None, Any, int, int], SessionState | None]] = {
+    "session.opened": _opened,
+    "session.changed": _changed,
+    "session.closing": _closing,
+    "session.offered": _offered,
+    "session.closed": _closed,
+    "thread.added": _added,
+}
+
+LINE_RULES: dict[str, Callable[[Line | None, Any, int, int], Line | None]] = {
+    "thread.opened": _thread_opened,
+    "thread.forked": _forked,
+    "thread.ended": _ended,
+    "message.appended": _appended,
+    "message.retracted": _retracted,
+    "summary.made": _edited,
+    "context.packed": _packed,
+}

@@ -1,0 +1,219 @@
+"""rows → state: what a backend read for a stream, as the state that folding its events gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.core.msgspec_types import decoder
+from holdfast.errors import Corrupt
+from holdfast.records.batches import Head
+from holdfast.records.events.sessions import CallRef, Segment
+from holdfast.records.frames import LIVE, Call, Frame, FrameLimits, Handle, Question, ResultRef, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.sessions import Handover, Line, SessionState
+from holdfast.records.usage import Usage, summed
+
+ULID_BYTES = 16
+
+Rows = Mapping[str, Iterable[Mapping[str, Any]]]
+
+
+def assemble(head: Head, rows: Rows) -> StreamState:
+    """A stream's state from its head and the rows of its live frames, one list per table.
+
+    Rows that do not fit together are corruption: an unreadable state is never taken for an empty one.
+    """
+    try:
+        return _assemble(head, rows)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"The rows of {head.stream} do not fit together ({error!r}). Run `holdfast verify`.") from None
+
+
+def _assemble(head: Head, rows: Rows) -> StreamState:
+    frames = {_id(row["frame_id"]): dict(row) for row in rows["frames"]}
+    parts: dict[str, dict[str, Any]] = {
+        id: {"away": {}, "reservations": {}, "handles": {}, "results": [], "calls": {}} for id in frames
+    }
+    for row in rows["frame_reservations"]:
+        if row["amount"]:
+            parts[_id(row["frame_id"])]["reservations"][row["purpose"]] = row["amount"]
+    for row in rows["frame_handles"]:
+        parts[_id(row["frame_id"])]["handles"][row["handle_id"]] = _handle(row)
+    for row in rows["frame_results"]:
+        parts[_id(row["frame_id"])]["results"].append(_result(row))
+    for row in rows["frame_calls"]:
+        call = _call(row)
+        parts[_id(row["frame_id"])]["calls"][call.id] = call
+    for row in rows["frame_children"]:
+        parts[_id(row["frame_id"])]["away"][_id(row["child_frame_id"])] = row["child_stream"]
+    for row in rows["suspended_frames"]:
+        parts[_id(row["frame_id"])]["question"] = _question(row)
+    _check_lines(frames)
+    return StreamState(
+        version=head.version,
+        epoch=head.epoch,
+        holder=head.holder,
+        closed=head.closed,
+        frames={id: _frame(id, row, parts[id]) for id, row in frames.items()},
+        session=_session(rows),
+        line=_line(rows),
+    )
+
+
+def _session(rows: Rows) -> SessionState | None:
+    for row in rows.get("sessions", ()):
+        handovers = [
+            Handover(id=_id(one["handover_id"]), version=one["version"], attempts=one["attempts"])
+            for one in rows["session_handovers"]
+        ]
+        return SessionState(
+            status=row["status"],
+            generation=row["generation"],
+            opened_at=row["opened_at"],
+            model=row["model"],
+            tokenizer=row["tokenizer"],
+            tools=None if row["tools"] is None else row["tools"].hex(),
+            idle_timeout_ms=row["idle_timeout_ms"],
+            memory=row["memory"],
+            system=row["system_version"],
+            title=row["title_version"],
+            metadata=row["metadata_version"],
+            threads=tuple(sorted(one["thread"] for one in rows["session_threads"])),
+            handovers={handover.id: handover for handover in handovers},
+        )
+    return None
+
+
+def _line(rows: Rows) -> Line | None:
+    for row in rows.get("threads", ()):
+        calls = [CallRef(_id(one["call_id"]), one["version"], one["provider"]) for one in rows["message_calls"]]
+        return Line(
+            messages=row["messages"],
+            newest=row["newest"],
+            newest_at=row["newest_at"],
+            floor=row["floor"],
+            edited=row["edited"],
+            generation=row["generation"],
+            packed=row["packed"],
+            ended=bool(row["ended"]),
+            fresh=bool(row["fresh"]),
+            shared=() if row["shared"] is None else decoder(tuple[Segment, ...]).decode(row["shared"]),
+            usage=usage_of(row),
+            calls={call.id: call for call in calls},
+        )
+    return None
+
+
+def usage_of(row: Mapping[str, Any]) -> Usage:
+    """What the row of a frame or a line says that was used."""
+    return summed(
+        input=row["input_tokens"],
+        cached_input=row["cached_input_tokens"],
+        cache_write=row["cache_write_tokens"],
+        output=row["output_tokens"],
+        reasoning=row["reasoning_tokens"],
+        cost=row["cost"],
+        unpriced=row["unpriced_tokens"],
+        estimated=row["estimated_tokens"],
+    )
+
+
+def _check_lines(frames: dict[str, dict[str, Any]]) -> None:
+    """A live frame stands on a live parent, one level above: else walking up would never end, or end nowhere."""
+    for id, row in frames.items():
+        parent = _ulid(row["parent_frame_id"])
+        # An ended frame is read alone, without its parent.
+        if parent is not None and row["status"] in LIVE and frames[parent]["depth"] != row["depth"] - 1:
+            raise ValueError(f"frame {id} is not one level below its parent")
+
+
+def _frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> Frame:
+    return Frame(
+        id=id,
+        parent=_ulid(row["parent_frame_id"]),
+        depth=row["depth"],
+        status=row["status"],
+        granted=row["granted"],
+        limits=FrameLimits(
+            context_tokens=row["max_context_tokens"],
+            tool_calls=row["max_tool_calls"],
+            depth=row["max_subframe_depth"],
+            timeout_ms=row["timeout_ms"],
+        ),
+        pushed=row["pushed_version"],
+        goal=row["goal_version"],
+        version=row["version"],
+        created_at=row["created_at"],
+        deadline=row["deadline"],
+        stopped_at=row["stopped_at"],
+        used=row["used"],
+        reserved=row["reserved"],
+        lent=row["lent"],
+        tool_calls=row["tool_calls"],
+        usage=usage_of(row),
+        error=row["error_version"],
+        context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
+        outer=_ulid(row["outer_frame_id"]),
+        outer_stream=row["outer_stream"],
+        away=parts["away"],
+        reservations=parts["reservations"],
+        handles=parts["handles"],
+        results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
+        calls=parts["calls"],
+        question=parts.get("question"),
+    )
+
+
+def _handle(row: Mapping[str, Any]) -> Handle:
+    return Handle(
+        id=row["handle_id"],
+        kind=row["handle_type"],
+        priority=row["priority"],
+        position=row["position"],
+        tokens=row["estimated_tokens"],
+        version=row["version"],
+        removed=row["removed"],
+    )
+
+
+def _result(row: Mapping[str, Any]) -> ResultRef:
+    return ResultRef(position=row["position"], kind=row["result_type"], ref=row["ref_id"], version=row["version"])
+
+
+def _call(row: Mapping[str, Any]) -> Call:
+    return Call(
+        id=_id(row["call_id"]),
+        kind=row["kind"],
+        name=row["name"],
+        if_interrupted=row["if_interrupted"],
+        version=row["version"],
+    )
+
+
+def _question(row: Mapping[str, Any]) -> Question:
+    return Question(
+        id=_id(row["question_id"]),
+        kind=row["kind"],
+        prior=row["prior"],
+        version=row["version"],
+        suspended_at=row["suspended_at"],
+        released=row["released"],
+        expires_at=row["expires_at"],
+        on_expiry=row["on_expiry"],
+        until=row["until"],
+        token=None if row["token_id"] is None else row["token_id"].hex(),
+        within=_ulid(row["within"]),
+        call=_ulid(row["call_id"]),
+        answer=row["answer_version"],
+    )
+
+
+def _id(raw: bytes) -> str:
+    if len(raw) != ULID_BYTES:
+        raise ValueError("an id is not sixteen bytes long")
+    return ulid_text(raw)
+
+
+def _ulid(raw: bytes | None) -> str | None:
+    return None if raw is None else _id(raw)

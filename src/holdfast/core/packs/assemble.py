@@ -1,0 +1,318 @@
+"""From what fits to a pack: segments in the order of their layout, counts, views and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.packs.fences import lowest
+from holdfast.core.packs.inputs import Fit, Sources
+from holdfast.core.packs.manifest import common_tokens
+from holdfast.core.packs.rounds import Form, Rounds
+from holdfast.core.packs.segments import CountMessage, marker_segment
+from holdfast.records.events.calls import PackedPiece
+from holdfast.records.messages import Message, ToolDef
+from holdfast.records.packs import (
+    BriefContext,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    Layout,
+    Origin,
+    Packed,
+    RetrievedEvidence,
+    Segment,
+    TokenBreakdown,
+    TokenSummary,
+    WindowKey,
+)
+from holdfast.records.sessions import Summary
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to evidence before it could be chosen from."""
+
+    missing: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    failed: dict[str, str] = {}
+    decisions: tuple[Decision, ...] = ()
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a pack besides what fits."""
+
+    system: str | None
+    tools: tuple[ToolDef, ...]
+    brief: BriefContext
+    brief_segment: Segment
+    notes: tuple[Segment, ...]
+    crumbs: tuple[FrameBreadcrumb, ...]
+    standing: tuple[Summary, ...]
+    messages: int
+    """How many messages the line has."""
+    follows: Mapping[tuple[str, int], tuple[str, int]]
+    overhead: int
+    budget: int
+    layout: Layout
+    model: str | None
+    tokenizer: str
+    exact: bool
+    window: WindowKey
+    limited_by: str | None
+    metadata: ContextPackMetadata
+    report: Report
+    count: CountMessage
+    has_history_tools: bool
+    pins: tuple[tuple[str, bytes], ...] = ()
+    fresh: dict[str, tuple[tuple[int, int], ...]] = {}
+    kept_as: str = ""
+    before: Sequence[PackedPiece]
+    """The pieces of the last journaled pack of the same kind."""
+
+
+def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
+    """The pack."""
+    rounds = _round_segments(fit, sources.rounds, given)
+    summaries = _of_line(fit, sources, given.standing)
+    said = tuple(message for segment in rounds for message in segment.messages)
+    covered = sum(summary.messages for summary in summaries)
+    shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
+    truncated = max(given.messages - covered - len(shown), 0)
+    mark = _marked(fit, sources, given, truncated)
+    segments, stable = _ordered(fit, sources, given, rounds, mark)
+    decisions = (*_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
+    used = sum(segment.estimated_tokens for segment in segments)
+    return Packed(
+        system=given.system,
+        tools=given.tools,
+        segments=tuple(segments),
+        summaries=summaries,
+        conversation=ConversationSlice(
+            messages=said,
+            message_count=len(said),
+            truncated_count=truncated,
+            estimated_tokens=sum(segment.estimated_tokens for segment in rounds),
+        ),
+        brief=given.brief,
+        breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
+        evidence=tuple(_evidence(fit)),
+        token_summary=TokenSummary(
+            budget=given.budget,
+            used=used,
+            remaining=max(given.budget - used, 0),
+            breakdown=breakdown(segments, given.overhead),
+            compaction_level=fit.level,
+        ),
+        metadata=msgspec.structs.replace(
+            given.metadata,
+            level=fit.level,
+            omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
+            missing_handles=given.report.missing,
+            refused_exclusions=given.report.refused,
+            failed=given.report.failed,
+        ),
+        decisions=decisions,
+        model=given.model,
+        tokenizer=given.tokenizer,
+        exact=given.exact and not any(map(is_guessed, said)),
+        window=given.window,
+        window_start=_window_start(fit, sources.rounds),
+        shortened=sum(1 for segment in rounds if segment.shortened),
+        limited_by=given.limited_by,
+        cached_tokens=common_tokens(given.before, segments, given.follows),
+        pins=given.pins,
+        follows=dict(given.follows),
+        fresh=given.fresh,
+        kept_as=given.kept_as,
+        stable=stable,
+    )
+
+
+def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
+    """Whether a summary stands for it as well: what is pinned is shown beside it."""
+    stretches = (one for summary in summaries for one in summary.covers)
+    return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
+
+
+def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segment | None:
+    """The mark with the number that it came to, which is not larger than the one that it was measured with."""
+    if not fit.marked or sources.marker is None or not truncated:
+        return None
+    exact = marker_segment(truncated, given.count, tools=given.has_history_tools)
+    return exact if exact.estimated_tokens <= sources.marker.estimated_tokens else None
+
+
+def is_guessed(message: Message) -> bool:
+    """Whether it holds something whose tokens no tokenizer counts: an image or a file."""
+    if not message.tool_results and not isinstance(message.content, list):
+        return False
+    parts = [*(message.content if isinstance(message.content, list) else ())]
+    for result in message.tool_results:
+        parts += result.result if isinstance(result.result, list) else ()
+    return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
+
+
+def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
+    """The rounds that are shown, after the first instructions."""
+    first = rounds.talk.first
+    found = [
+        _segment(Form([message], rounds.talk.count(message)), [message], rounds, given, always=True)
+        for message in first
+    ]
+    newest = rounds.number - 1
+    for nth, form in fit.rounds.items():
+        sources = rounds.talk.round(nth) if form.recipe else form.messages
+        found.append(_segment(form, sources, rounds, given, always=nth == newest or rounds.always(nth)))
+    return found
+
+
+def _segment(form: Form, sources: Sequence[Message], rounds: Rounds, given: Gathered, *, always: bool) -> Segment:
+    """A form of some messages as a piece of a pack."""
+    recipe = ",".join(form.recipe) if form.recipe else None
+    return Segment(
+        kind="conversation",
+        id=rounds.name(sources[0]) or "",
+        priority="critical" if always else "medium",
+        trust=sources[0].trust if len(sources) == 1 else lowest(*(message.trust for message in sources)),
+        estimated_tokens=form.tokens,
+        messages=tuple(form.messages),
+        origins=origins(sources, recipe, given.follows),
+        shortened=form.left_out,
+    )
+
+
+def origins(
+    messages: Sequence[Message], recipe: str | None, follows: Mapping[tuple[str, int], tuple[str, int]]
+) -> tuple[Origin, ...]:
+    """The stretches of streams that a round consists of; what was made up to complete it is made up again."""
+    if len(messages) == 1:
+        place = messages[0]
+        return (Origin(kind="conversation", stream=place.stream, first=place.version, last=place.version, cut=recipe),)
+    found: list[Origin] = []
+    places = dict.fromkeys((message.stream, message.version) for message in messages if message.version)
+    for stream, version in places:
+        last = found[-1] if found else None
+        if last is not None and last.stream == stream and follows.get((stream, last.last or 0)) == (stream, version):
+            found[-1] = msgspec.structs.replace(last, last=version)
+        else:
+            found.append(Origin(kind="conversation", stream=stream, first=version, last=version, cut=recipe))
+    return tuple(found)
+
+
+def _ordered(
+    fit: Fit, sources: Sources, given: Gathered, rounds: Sequence[Segment], mark: Segment | None
+) -> tuple[list[Segment], int]:
+    """All segments as they are shown, and how many of them the next call begins with as well."""
+    crumbs = [fit.crumbs] if fit.crumbs is not None else []
+    marker = [] if mark is None else [mark]
+    memories = [form.segment for form in fit.items if form.item.kind == "memory"]
+    evidence = [form.segment for form in fit.items if form.item.kind == "evidence"]
+    first = len(sources.rounds.talk.first)
+    before_window = first + sum(1 for nth in fit.rounds if nth < fit.start)
+    head = [given.brief_segment, *rounds[:first], *given.notes, *crumbs]
+    early, late = rounds[first:before_window], rounds[before_window:]
+    if given.layout == "classic":
+        told = [*head, *memories, *fit.summaries, *early, *marker, *late, *evidence]
+        return told, len(head)
+    stable = [*head, *fit.summaries, *early, *marker, *late[:-1]]
+    return [*stable, *memories, *evidence, *late[-1:]], len(stable)
+
+
+def _of_line(fit: Fit, sources: Sources, standing: Sequence[Summary]) -> tuple[Summary, ...]:
+    shown = {segment.id for segment in fit.summaries}
+    pairs = zip(sources.summaries, standing, strict=True)
+    return tuple(summary for segment, summary in pairs if segment.id in shown)
+
+
+def _evidence(fit: Fit) -> list[RetrievedEvidence]:
+    return [
+        RetrievedEvidence(
+            handle_id=form.item.id,
+            type=form.item.type,
+            content=form.segment.text,
+            tokens=form.tokens,
+            priority=form.item.priority,
+            truncated=bool(form.segment.shortened),
+            source=form.item.source,
+            trust=form.item.trust,
+        )
+        for form in fit.items
+        if form.item.kind == "evidence"
+    ]
+
+
+def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
+    """Where the tokens went, by kind. What a provider puts around a request is counted with the brief."""
+    total: dict[str, int] = {}
+    for segment in segments:
+        total[segment.kind] = total.get(segment.kind, 0) + segment.estimated_tokens
+    return TokenBreakdown(
+        brief=total.get("brief", 0) - overhead,
+        breadcrumbs=total.get("breadcrumb", 0),
+        summaries=total.get("summary", 0),
+        conversation=total.get("conversation", 0),
+        memory=total.get("memory", 0),
+        evidence=total.get("evidence", 0),
+        overhead=overhead,
+    )
+
+
+def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
+    """The oldest message of the window, without what is only there because it is always shown."""
+    window = [nth for nth in fit.rounds if nth >= fit.start]
+    if not window:
+        return None
+    head = rounds.talk.head(window[0])
+    return head.stream, head.version
+
+
+def _decisions(
+    fit: Fit, sources: Sources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
+) -> list[Decision]:
+    """What became of rounds, summaries and evidence."""
+    rounds = sources.rounds
+    first = len(rounds.talk.first)
+    reasons = ["first"] * first + [_reason(nth, rounds) for nth in fit.rounds]
+    whole = [segment.estimated_tokens for segment in shown[:first]] + [rounds.whole(nth).tokens for nth in fit.rounds]
+    found = [
+        Decision(
+            id=segment.id,
+            kind="conversation",
+            outcome="shortened" if segment.shortened else "included",
+            reason=reason,
+            priority=segment.priority,
+            tokens=tokens,
+            shown=segment.estimated_tokens,
+            trust=segment.trust,
+            count=len(segment.messages),
+        )
+        for segment, reason, tokens in zip(shown, reasons, whole, strict=True)
+    ]
+    told = {segment.id for segment in fit.summaries}
+    for segment, summary in zip(sources.summaries, standing, strict=True):
+        found.append(
+            Decision(
+                id=segment.id,
+                kind="summary",
+                outcome="summarised" if segment.id in told else "omitted",
+                reason="covered" if segment.id in told else "no_room",
+                priority=segment.priority,
+                tokens=segment.estimated_tokens,
+                shown=segment.estimated_tokens if segment.id in told else 0,
+                trust=segment.trust,
+                count=summary.messages,
+            )
+        )
+    if truncated:
+        found.append(Decision(id="earlier", kind="conversation", outcome="omitted", reason="older", count=truncated))
+    return [*found, *fit.decisions]
+
+
+def _reason(nth: int, rounds: Rounds) -> str:
+    if nth == rounds.number - 1:
+        return "newest"
+    if rounds.asked(nth):
+        return "question"
+    return "pinned" if rounds.pinned(nth) else "window"

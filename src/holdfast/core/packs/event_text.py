@@ -1,0 +1,126 @@
+"""What an event says, as one text, and how far it can be trusted. The same event always says the same.
+
+So evidence that was shown can be shown again from where it came from, without keeping a copy of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.core.journal.codec import encode
+from holdfast.core.packs.fences import lowest
+from holdfast.core.sessions.message_events import TRUST
+from holdfast.records.events.envelope import ERASED, Erased, Event
+from holdfast.records.messages import Message
+
+MOST_CHARS: Final = 1_000_000
+"""Of one text. No model is shown more of one thing, and nobody should hold it in memory for that."""
+_MARKER_CHARS: Final = 64
+_DEEPEST: Final = 1_000
+"""What is stored was checked when it was written."""
+
+KIND_TRUST: Final = {
+    "url": "external",
+    "artifact": "external",
+    "tool_output": "tool",
+    "worker_finding": "model",
+    "worker_learning": "model",
+}
+"""The most that evidence of a kind is trusted, whoever attached it: bytes do not say who made them."""
+
+FILE: Final = "file:"
+"""What the target of a document begins with if it is a file, which is `external` as well."""
+
+_EVENT_TRUST: Final = {
+    "tool.requested": "model",
+    "tool.returned": "tool",
+    "run.returned": "tool",
+    "operator.ran": "tool",
+    "model.responded": "model",
+    "model.failed": "external",
+    "effect.settled": "external",
+    "frame.popped": "model",
+    "frame.result_added": "model",
+    "frame.compacted": "model",
+    "worker.reported": "model",
+    "worker.signalled": "model",
+    "node.changed": "model",
+    "task.created": "model",
+    "task.modified": "model",
+}
+"""Words that came from a tool, a model or outside, although trusted code wrote them down."""
+
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "summary.made": ("text", "state"),
+    "frame.compacted": ("text", "state"),
+    "frame.handle_added": ("body",),
+    "tool.returned": ("value", "error"),
+    "run.returned": ("value", "error"),
+    "model.responded": ("response",),
+    "model.failed": ("error",),
+    "worker.reported": ("claim", "insight", "report"),
+    "worker.signalled": ("claim", "insight", "reason", "report"),
+    "memory.noted": ("text",),
+    "operator.ran": ("output",),
+}
+"""Which fields of a content are what it says, best first. Of other events it is all of it."""
+
+
+def event_text(event: Event, part: str | None = None) -> str | Erased | None:
+    """What an event other than a message says; None if that is nothing. `part` names one field of a worker's words."""
+    content = event.content
+    if content is ERASED or content is None:
+        return None if content is None else ERASED
+    if event.type == "state.written":
+        return value_text(content.value)
+    if event.type.startswith("app."):
+        return value_text(getattr(content, "data", content))
+    names = _WORDS.get(event.type, ())
+    for name in (part, *names) if part in names else names:
+        found = getattr(content, str(name), None)
+        if found is not None:
+            return value_text(found)
+    return value_text(content)
+
+
+def message_text(message: Message, call: str | None = None) -> str:
+    """What a message says and the results that it holds, or the result of one call; its calls if that is all."""
+    results = [value for one in message.tool_results if call in (None, one.tool_call_id) and (value := _result(one))]
+    if call is not None and results:
+        return "\n".join(results)
+    said = [text for text in (message.text, *results) if text]
+    return "\n".join(said or [f"{one.name}({one.arguments})" for one in message.tool_calls])
+
+
+def _result(result: Any) -> str:
+    value = result.result
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+        texts = [part["text"] for part in value if isinstance(part.get("text"), str)]
+        return "\n".join(texts)
+    return value_text(value)
+
+
+def value_text(value: Any) -> str:
+    """A text as it is, other data as canonical JSON."""
+    return value if isinstance(value, str) else encode(value, _DEEPEST).decode()
+
+
+def event_trust(event: Event) -> str:
+    """How far what an event says can be trusted: by who wrote it down, and by whose words they are."""
+    levels = [event.trust, _EVENT_TRUST.get(event.type, "system")]
+    if event.type == "message.appended":
+        levels.append(TRUST.get(event.facts.role, "external"))
+    declared = getattr(event.facts, "trust", None)
+    if isinstance(declared, str):
+        levels.append(declared)
+    if event.type == "frame.handle_added":
+        levels.append(KIND_TRUST.get(event.facts.kind, "system"))
+    return lowest(*levels)
+
+
+def capped(text: str) -> str:
+    """A text of at most MOST_CHARS; one that is longer says at its end how much is missing."""
+    if len(text) <= MOST_CHARS:
+        return text
+    kept = MOST_CHARS - _MARKER_CHARS
+    return f"{text[:kept]}\n[{len(text) - kept:,} more characters are not shown]"

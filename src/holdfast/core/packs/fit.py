@@ -1,0 +1,344 @@
+"""The best that fits: level by level, until everything that must be shown is, and the rest as far as there is room.
+
+| level | what is done |
+|---|---|
+| none | everything is shown as it is |
+| light | prose loses blanks, long texts keep their ends; the newest round stays as it is |
+| moderate | older rounds leave the window; evidence that does not fit is left out |
+| aggressive | evidence of low and background priority goes; the newest round and critical evidence are shortened |
+| critical | only the newest round, pins, what the turn answers, critical evidence and the last breadcrumb are left |
+
+What is critical is in every pack, or there is none: then `BudgetTooSmall` says how much it takes, and for what. A
+larger budget never loses something critical or asked for by name: those are counted at their shortest before anything
+grows. Of what the turn answers two questions are critical, and have a floor; others are taken as far as they fit. They
+grow before the newest round does, whose outputs give way first; and before either does room is kept for the mark that
+earlier messages are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.packs import rounds
+from holdfast.core.packs.inputs import Fit, Limits, Part, Sources, round_parts, too_few, too_small
+from holdfast.core.packs.manifest import decided
+from holdfast.core.packs.rounds import Form, evenly
+from holdfast.core.packs.segments import Item, ItemForm, in_order
+from holdfast.core.packs.window import Choosing, Older
+from holdfast.errors import BudgetTooSmall
+from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
+
+_UNIMPORTANT = frozenset({"low", "background"})
+_WITH_EVERYTHING = LEVELS[:2]
+
+
+def fit(sources: Sources, limits: Limits) -> Fit:
+    """The first level that fits, from the floor on."""
+    all_there = sources.complete and not sources.hidden
+    for level in LEVELS[LEVELS.index(limits.floor) :]:
+        everything = level in _WITH_EVERYTHING
+        if everything and not all_there:
+            continue
+        attempt = _Attempt(sources, limits, level)
+        found = attempt.everything() if everything else attempt.bounded()
+        if found is not None:
+            return found
+    raise too_small(limits.budget, limits.budget, ())  # Never reached: the last level fits, or says what it needs.
+
+
+class _Attempt:
+    """One level."""
+
+    def __init__(self, sources: Sources, limits: Limits, level: CompactionLevel) -> None:
+        self._sources, self._limits, self._level = sources, limits, level
+        self._messages = self._room = self._total = self._included = self._held = self._joined = 0
+        self._rounds, self._forms = sources.rounds, sources.forms
+        self._items = in_order(sources.items)
+        self._bare = level is CompactionLevel.CRITICAL_ONLY
+        self._crumbs = sources.last_crumb if self._bare else sources.crumbs
+        self._shown: dict[int, Form] = {}
+        self._unshortened: dict[int, Form] = {}
+        self._chosen: dict[str, ItemForm] = {}
+        self._why: dict[str, str] = {}
+
+    # all of it
+
+    def everything(self) -> Fit | None:
+        """Levels none and light: all of it, or nothing."""
+        forms = {nth: self._form(nth) for nth in range(self._rounds.number)}
+        items = tuple(map(self._forms.whole, self._items))
+        parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
+        used = self._sources.fixed + self._first()[1] + sum(part.estimated_tokens for part in parts)
+        used += sum(form.tokens for form in forms.values()) + sum(form.tokens for form in items)
+        said = sum(len(form.messages) for form in forms.values()) + self._first()[0] + len(self._sources.summaries)
+        memory = sum(form.tokens for form in items if form.item.kind == "memory")
+        if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
+            return None  # They have a share of their own, however much room there is.
+        if used > self._limits.budget or said > self._limits.max_messages:
+            return None
+        self._chosen = {form.item.id: form for form in items}
+        self._shown = forms
+        return self._fit(self._sources.summaries, 0, marked=False)
+
+    def _form(self, nth: int) -> Form:
+        """A round at this level; the newest is not touched unless it must be."""
+        if self._level is CompactionLevel.NONE or nth == self._rounds.number - 1:
+            return self._rounds.whole(nth)
+        return self._rounds.light(nth)
+
+    def _first(self) -> tuple[int, int]:
+        """Messages and tokens of the first instructions."""
+        return self._rounds.talk.size(self._rounds.talk.first)
+
+    # what fits
+
+    def bounded(self) -> Fit | None:
+        """Levels moderate to critical: what must be shown first, and then what can be."""
+        crumbs = 0 if self._crumbs is None else self._crumbs.estimated_tokens
+        self._messages = self._limits.max_messages - self._first()[0]
+        self._room = self._limits.budget - self._sources.fixed - crumbs - self._first()[1]
+        if not self._take_least():
+            return None
+        self._room -= self._held
+        self._grow()
+        if self._bare:
+            start = self._rounds.reached(max(self._rounds.number - 1, 0), self._shown)
+            return self._fit((), start, marked=self._held > 0)
+        self._add_items(self._evidence_room())
+        self._room += self._held
+        older = self._older()
+        self._shown.update(older.forms)
+        self._room -= older.tokens
+        self._add_items(self._room)
+        return self._fit(older.summaries, older.first, marked=older.marked)
+
+    def _older(self) -> Older:
+        """The window before the newest round, in what is left."""
+        return Choosing(
+            rounds=self._rounds,
+            form=self._rounds.light,
+            shown=self._shown,
+            complete=self._sources.complete,
+            summaries=self._sources.summaries,
+            hidden=self._sources.hidden,
+            marker=self._sources.marker,
+            room=self._room,
+            messages=self._messages,
+            stickiness=self._limits.stickiness,
+            before=self._limits.before,
+        ).chosen()
+
+    def _take_least(self) -> bool:
+        """Everything that must be shown, at its shortest; False if this level cannot."""
+        must = self._must_rounds()
+        critical = [item for item in self._items if item.critical]
+        least = sum(form.tokens for form in must.values()) + sum(self._forms.least(item).tokens for item in critical)
+        if least > self._room:
+            if self._bare:
+                raise self._too_small(self._limits.budget - self._room + least, must, critical)
+            return False
+        self._total = self._room
+        self._shown.update(must)
+        self._chosen.update({item.id: self._forms.least(item) for item in critical})
+        self._room -= least
+        if not self._bare:
+            self._take_included()
+        whole = self._take_joined()
+        self._held = self._mark_room()
+        if self._level is not CompactionLevel.MODERATE or not whole:
+            return whole
+        must = dict(self._shown)
+        if not self._all_whole(critical, must, self._held):
+            # Tool outputs give way to the mark, but no words of anybody do.
+            self._held = self._held if any(map(_has_outputs, must.values())) else 0
+        return self._all_whole(critical, must, self._held)
+
+    def _must_rounds(self) -> dict[int, Form]:
+        """The newest round, those that are pinned, and the first and the newest that the turn answers.
+
+        They are at their shortest if anything else may want the room.
+        """
+        newest = self._rounds.number - 1
+        must = {nth: self._form(nth) for nth in self._rounds.kept if nth < newest}
+        pinned = sum(len(form.messages) for form in must.values())
+        if newest >= 0:
+            whole = self._form(newest)
+            # A call of the newest round may go, but not what is pinned.
+            least = len(whole.messages) if self._rounds.pinned(newest) else min(len(whole.messages), 2)
+            if least > self._messages - pinned:
+                raise too_few(self._limits.max_messages, self._first()[0] + pinned + least)
+            must[newest] = self._rounds.fewer(whole, self._messages - pinned)
+        self._messages -= sum(len(form.messages) for form in must.values())
+        self._unshortened.update(must)
+        joined = {nth: self._form(nth) for nth in rounds.joined(self._rounds, must, self._messages)}
+        self._unshortened.update(joined)
+        total = sum(form.tokens for form in (*must.values(), *joined.values()))
+        if not self._items and total + self._mark_tokens() <= self._room:
+            return must
+        return {nth: rounds.least(self._rounds, nth, form) for nth, form in must.items()}
+
+    def _take_joined(self) -> bool:
+        """What else the turn answers, at its shortest; False if this level shows all of it, and cannot.
+
+        It leaves half of the room to the newest round, as far as that wants it, and room for the mark.
+        """
+        wanted = rounds.joined(self._rounds, self._shown, self._messages)
+        forms = {nth: rounds.floored(self._rounds, self._unshortened[nth]) for nth in wanted}
+        all_of_it = self._level is CompactionLevel.MODERATE
+        room = self._room if all_of_it or not forms else self._asked_room(self._room - self._mark_tokens())
+        taken = rounds.taken(forms, room)
+        self._shown.update(taken)
+        self._messages -= sum(len(form.messages) for form in taken.values())
+        self._joined = sum(form.tokens for form in taken.values())
+        self._room -= self._joined
+        return len(taken) == len(forms) or not all_of_it
+
+    def _mark_tokens(self) -> int:
+        return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
+
+    def _take_included(self) -> None:
+        """What was asked for by name, at its shortest, one after the other as far as their share goes."""
+        self._included = self._room * self._limits.shares.included // 100
+        for item in self._items:
+            if item.mandatory and not item.critical:
+                form = self._forms.least(item)
+                if form.tokens > self._included:
+                    break
+                self._included -= form.tokens
+                self._room -= form.tokens
+                self._chosen[item.id] = form
+
+    def _mark_room(self) -> int:
+        """What is kept for the mark, or for all that it would stand for if that is less; 0 if there is no room."""
+        marker = self._sources.marker
+        if marker is None or not self._messages:
+            return 0
+        room = marker.estimated_tokens
+        if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
+            others = self._tokens_of_others(room)
+            room = min(room, others) if not self._bare else room if others else 0
+        return room if room <= self._room else 0
+
+    def _tokens_of_others(self, most: int) -> int:
+        """What the rounds take that need not be shown, counted as far as that matters."""
+        total = 0
+        for nth in range(self._rounds.number):
+            if nth not in self._shown:
+                total += self._rounds.light(nth).tokens
+            if total >= most:
+                break
+        return total
+
+    def _all_whole(self, critical: Sequence[Item], must: dict[int, Form], held: int) -> bool:
+        """Whether all that must be shown can be shown whole beside the mark, which is what level moderate means."""
+        more = sum(self._forms.whole(item).tokens - self._forms.least(item).tokens for item in critical)
+        more += sum(self._unshortened[nth].tokens - form.tokens for nth, form in must.items())
+        return more <= self._room - held
+
+    def _grow(self) -> None:
+        """What is there at its shortest gets longer: what the turn answers, the newest round, pins, evidence."""
+        critical = [one for one in self._chosen.values() if one.item.critical]
+        wanted = sum(self._forms.whole(one.item).tokens - one.tokens for one in critical)
+        asked = self._grow_asked(wanted)
+        for nth in sorted(self._shown, reverse=True):
+            if nth not in asked:
+                self._lengthen(nth, self._said_room(wanted))
+        for one in critical:
+            self._regrow(one.item, self._room)
+        for one in [one for one in self._chosen.values() if not one.item.critical]:
+            self._included -= self._regrow(one.item, min(self._room, self._included))
+
+    def _grow_asked(self, wanted: int) -> dict[int, int]:
+        """What the turn answers: all of it, or half of the room if the newest round wants the rest."""
+        newest = self._rounds.number - 1
+        asked = {nth: self._missing(nth) for nth in self._shown if nth != newest and self._rounds.asked(nth)}
+        room = self._asked_room(self._said_room(wanted) + self._joined) - self._joined if asked else 0
+        for nth, more in evenly(asked, room).items():
+            self._lengthen(nth, more)
+        return asked
+
+    def _asked_room(self, room: int) -> int:
+        """What the turn's questions may take of some room: the newest round may want half of it."""
+        return max(room // 2, room - self._missing(self._rounds.number - 1))
+
+    def _said_room(self, wanted: int) -> int:
+        """What the conversation may take, if critical evidence wants so much more."""
+        return max(self._room * self._limits.shares.conversation // 100, self._room - wanted)
+
+    def _missing(self, nth: int) -> int:
+        return self._unshortened[nth].tokens - self._shown[nth].tokens
+
+    def _lengthen(self, nth: int, more: int) -> None:
+        """A round that is shown made longer by up to so many tokens."""
+        short = self._shown[nth]
+        form = self._rounds.within(self._unshortened[nth], short.tokens + more)
+        if form.left_out > short.left_out:
+            return  # How much fits is found by trying: it may miss what is shown already.
+        self._shown[nth] = form
+        self._room -= form.tokens - short.tokens
+
+    def _regrow(self, item: Item, more: int) -> int:
+        """An item made longer by up to so many tokens; gives how many it took."""
+        before = self._chosen[item.id].tokens
+        form = self._forms.within(item, before + more)
+        form = form if form.tokens <= before + more else self._chosen[item.id]
+        self._chosen[item.id] = form
+        self._room -= form.tokens - before
+        return form.tokens - before
+
+    def _evidence_room(self) -> int:
+        """What evidence may take before the conversation is asked."""
+        share = self._total * (100 - self._limits.shares.conversation) // 100
+        return min(self._room, max(0, share - sum(form.tokens for form in self._chosen.values())))
+
+    def _add_items(self, room: int) -> None:
+        """Optional evidence in order; what does not fit is skipped, and the next one tried."""
+        memory = self._total * self._limits.shares.memory // 100
+        memory -= sum(form.tokens for form in self._chosen.values() if form.item.kind == "memory")
+        # What was asked for by name is there at its shortest, or there was no room even for that: then there is none
+        # for evidence that nobody asked for.
+        full = any(item.mandatory and item.id not in self._chosen for item in self._items)
+        for item in self._items:
+            if item.id in self._chosen or item.mandatory or (full and item.kind == "evidence"):
+                continue
+            if self._level is CompactionLevel.AGGRESSIVE and item.priority in _UNIMPORTANT:
+                self._why[item.id] = "level"
+                continue
+            form = self._forms.whole(item)
+            if form.tokens > room or (item.kind == "memory" and form.tokens > memory):
+                self._why[item.id] = "no_room"
+                continue
+            self._chosen[item.id] = form
+            self._why.pop(item.id, None)
+            self._room -= form.tokens
+            room -= form.tokens
+            memory -= form.tokens if item.kind == "memory" else 0
+
+    # what came of it
+
+    def _too_small(self, required: int, must: dict[int, Form], critical: Sequence[Item]) -> BudgetTooSmall:
+        """There is no pack, and what must be shown is told part by part."""
+        crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
+        beside = (*self._sources.fixed_parts(), Part("the breadcrumb", crumb))
+        evidence = [self._forms.least(item).tokens for item in critical]
+        return too_small(self._limits.budget, required, (*beside, *round_parts(self._rounds, must, evidence)))
+
+    def _fit(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> Fit:
+        return Fit(
+            level=self._level,
+            crumbs=self._crumbs,
+            summaries=summaries,
+            marked=marked,
+            rounds=dict(sorted(self._shown.items())),
+            start=max(start, 0),
+            items=tuple(self._chosen[item.id] for item in self._items if item.id in self._chosen),
+            decisions=tuple(map(self._decision, self._items)),
+        )
+
+    def _decision(self, item: Item) -> Decision:
+        why = "level" if self._bare else self._why.get(item.id, "no_room")
+        return decided(self._forms.whole(item), self._chosen.get(item.id), why)
+
+
+def _has_outputs(form: Form) -> bool:
+    return any(message.tool_results for message in form.messages)

@@ -1,0 +1,291 @@
+"""A pack by its pieces: where each came from, in the order shown. So it can be made again, and compared.
+
+Rounds that follow each other and are shown as they were said are one piece, however many they are.
+
+What a journaled pack says about itself when it is shown again: its evidence and what became of each candidate.
+
+Only what was shown and what was left out is journaled, so some of what the packer knew is not known any more: what a
+piece would take whole, and whether evidence was asked for by name.
+
+Why something is in a pack or not: one word in the journal, a sentence for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.journal.codec import encode
+from holdfast.core.packs.segments import EARLIER, ItemForm
+from holdfast.records.events.calls import ContextPacked, PackedPiece
+from holdfast.records.messages import Message
+from holdfast.records.packs import Decision, Origin, Packed, RetrievedEvidence, Segment
+from holdfast.records.sessions import Summary
+
+Follows = Mapping[tuple[str, int], tuple[str, int]]
+
+RENDERER = 1
+"""Which way of making text out of pieces; a later release keeps this one and adds another."""
+
+
+def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, ...]:
+    """What segments were made from; `follows` says which message comes after which on the line."""
+    found: list[PackedPiece] = []
+    for segment in segments:
+        for index, origin in enumerate(segment.origins):
+            piece = PackedPiece(
+                kind=segment.kind,
+                id=segment.id,
+                tokens=segment.estimated_tokens if index == 0 else 0,
+                stream=origin.stream,
+                first=origin.first,
+                last=origin.last,
+                part=origin.part,
+                handle=origin.handle,
+                handle_stream=origin.handle_stream,
+                handle_version=origin.handle_version,
+                artifact=origin.artifact,
+                entry=origin.entry,
+                cut=origin.cut,
+                trust=segment.trust,
+                priority=segment.priority,
+            )
+            joined = _joined(found[-1], piece, follows) if found else None
+            if joined is None:
+                found.append(piece)
+            else:
+                found[-1] = joined
+    return tuple(found)
+
+
+def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPiece | None:
+    """Two neighbours as one piece, if nothing lies between them and neither was cut."""
+    plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
+    if not plain or one.part or other.part or one.stream is None or other.stream is None:
+        return None
+    if one.last is None or other.first is None or follows.get((one.stream, one.last)) != (other.stream, other.first):
+        return None
+    if one.stream != other.stream or one.priority != other.priority:
+        return None
+    return msgspec.structs.replace(one, last=other.last, tokens=one.tokens + other.tokens)
+
+
+def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Follows) -> int:
+    """How many tokens at the beginning of these segments are the same as in an earlier pack; 0 if there was none."""
+    earlier = list(before)
+    total = doubtful = at = 0
+    reached: int | None = None
+    for segment in segments:
+        for origin in segment.origins:
+            if at == len(earlier) or not _same(earlier[at], origin, reached, follows):
+                return total
+            reached = origin.last if _is_run(earlier[at]) and origin.last != earlier[at].last else None
+            at += reached is None
+        if not earlier or (reached is None and at < len(earlier) and _is_of(earlier[at], segment)):
+            return total  # The earlier pack had more of this one.
+        doubtful += segment.estimated_tokens
+        if reached is None or 0 not in [message.version for message in segment.messages]:
+            total, doubtful = total + doubtful, 0
+        # Else a result was made up here. It was then, too, if the same came next.
+    return total
+
+
+def _is_run(piece: Any) -> bool:
+    return piece.kind == "conversation" and piece.part is None
+
+
+def _is_of(piece: PackedPiece, segment: Segment) -> bool:
+    return (piece.kind, piece.id) == (segment.kind, segment.id)
+
+
+def _same(piece: PackedPiece, origin: Origin, reached: int | None, follows: Follows) -> bool:
+    """Whether a piece goes on with this; of a run that has begun, `reached` was the last message."""
+    if not _is_run(piece) or not _is_run(origin):
+        return reached is None and _identity(piece) == _identity(origin)
+    if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
+        return False
+    if origin.first is None or origin.last is None or origin.last > piece.last:
+        return False
+    if reached is None:
+        return origin.first == piece.first
+    return origin.first == reached + 1 or follows.get((piece.stream, reached)) == (origin.stream, origin.first)
+
+
+def _identity(piece: Any) -> tuple[Any, ...]:
+    names = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
+    return tuple(getattr(piece, name) for name in names)
+
+
+def digest(secret: bytes, tenant: str, packed: Packed) -> str:
+    """A name for exactly what is shown, which says nothing to who does not have the journal."""
+    shown = {
+        "system": packed.system,
+        "tools": msgspec.to_builtins(packed.tools),
+        "messages": [_plain(message) for message in said(packed.segments)],
+    }
+    key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
+    return hmac.new(key, encode(shown), hashlib.sha256).hexdigest()
+
+
+def said(segments: Sequence[Segment]) -> Iterator[Message]:
+    """The messages of segments, in order."""
+    for segment in segments:
+        yield from segment.messages
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """What a provider is shown of a message, whatever is known about it besides."""
+    shown = Message(
+        role=message.role,
+        content=message.content,
+        tool_calls=message.tool_calls,
+        tool_results=message.tool_results,
+        name=message.name,
+        metadata=message.metadata,
+    )
+    plain: dict[str, Any] = msgspec.to_builtins(shown)
+    return plain
+
+
+_INSTRUCTIONS: Final = ("system", "developer")
+
+
+def retrieved(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
+    """Evidence as it was shown."""
+    return RetrievedEvidence(
+        handle_id=piece.id,
+        type=piece.part or "",
+        content=segment.text,
+        tokens=segment.estimated_tokens,
+        priority=segment.priority,
+        truncated=bool(segment.shortened),
+        source=source,
+        trust=segment.trust,
+    )
+
+
+def omitted(facts: ContextPacked) -> tuple[str, ...]:
+    """The names of what is not shown."""
+    return tuple(one.id for one in (*_left_out(facts, summaries=True), *_earlier(facts), *_left_out(facts)))
+
+
+def decisions(facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]) -> tuple[Decision, ...]:
+    """What was shown and what was not: rounds, summaries, then the rest, of which what was shown comes first."""
+    told = [one for one in segments if one.kind == "conversation" and one.id != EARLIER]
+    items = [*_of(segments, "evidence"), *_of(segments, "memory")]
+    pairs = zip(_of(segments, "summary"), summaries, strict=True)
+    return (
+        *(_shown(one, reason) for one, reason in zip(told, _reasons(segments, told), strict=True)),
+        *_left_out(facts, summaries=True),
+        *(replace(_shown(one, "covered"), outcome="summarised", count=summary.messages) for one, summary in pairs),
+        *_earlier(facts),
+        *(_shown(one, "critical" if one.priority == "critical" else "fits") for one in items),
+        *_left_out(facts),
+    )
+
+
+def _of(segments: Sequence[Segment], kind: str) -> list[Segment]:
+    return [one for one in segments if one.kind == kind]
+
+
+def _shown(segment: Segment, reason: str) -> Decision:
+    whole = not any(origin.cut is not None for origin in segment.origins)
+    return Decision(
+        id=segment.id,
+        kind=segment.kind,
+        outcome="shortened" if segment.shortened else "included",
+        reason=reason,
+        priority=segment.priority,
+        tokens=segment.estimated_tokens if whole else None,
+        shown=segment.estimated_tokens,
+        trust=segment.trust,
+        count=len(segment.messages),
+    )
+
+
+def _reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
+    """Why each round was shown: the first instructions stand right after the brief."""
+    first = 0
+    for segment in segments[1:]:
+        if segment.kind != "conversation" or not all(one.role in _INSTRUCTIONS for one in segment.messages):
+            break
+        first += segment.priority == "critical"
+    found = ["pinned" if one.priority == "critical" else "window" for one in told]
+    found[:first] = ["first"] * first
+    if len(found) > first:
+        found[-1] = "newest"
+    return found
+
+
+def _earlier(facts: ContextPacked) -> list[Decision]:
+    if not facts.truncated:
+        return []
+    return [Decision(id=EARLIER, kind="conversation", outcome="omitted", reason="older", count=facts.truncated)]
+
+
+def _left_out(facts: ContextPacked, *, summaries: bool = False) -> list[Decision]:
+    """Summaries or the rest, with what was noted of them."""
+    return [
+        Decision(
+            id=one.id,
+            kind="summary" if summaries else "memory" if one.kind == "memory" else "evidence",
+            outcome="omitted",
+            reason=one.why,
+            tokens=one.tokens,
+        )
+        for one in facts.left_out
+        if (one.kind == "summary") == summaries
+    ]
+
+
+REASONS: Final[dict[str, str]] = {
+    "always": "always shown",
+    "newest": "the newest round is always shown",
+    "pinned": "pinned, so it is always shown",
+    "question": "the turn answers it, so it comes before older messages",
+    "first": "the first instructions are always shown",
+    "critical": "critical evidence is always shown",
+    "asked_for": "asked for by name",
+    "fits": "there was room",
+    "window": "within the window",
+    "edge": "at the edge of the window, with its tool outputs shortened",
+    "older": "older than the window",
+    "covered": "a summary stands for it",
+    "no_room": "no room was left for it",
+    "level": "left out at this level of compaction",
+    "excluded": "excluded by the caller",
+    "failed": "could not be read",
+    "not_read": "not looked at: more important evidence filled the pack",
+    "missing": "asked for by name, and not to be found",
+    "erased": "its content was erased",
+    "cut": "it was cut out of what is shown",
+    "repeated": "a summary repeats it",
+    "retracted": "it had been taken back",
+    "reset": "it was said before the conversation began anew",
+}
+
+
+def sentence(reason: str) -> str:
+    """A reason in words."""
+    return REASONS.get(reason, reason)
+
+
+def decided(whole: ItemForm, form: ItemForm | None, why_not: str) -> Decision:
+    """What became of evidence or a memory: the form in which it is shown, or why it is not."""
+    item = whole.item
+    reason = "critical" if item.critical else "asked_for" if item.mandatory else "fits"
+    return Decision(
+        id=item.id,
+        kind=item.kind,
+        outcome="omitted" if form is None else "shortened" if form.segment.shortened else "included",
+        reason=why_not if form is None else reason,
+        priority=item.priority,
+        tokens=whole.tokens,
+        shown=0 if form is None else form.tokens,
+        trust=item.trust,
+    )

@@ -1,0 +1,271 @@
+"""Rounds of a conversation in the forms that a pack may show: whole, light, or shortened to a number of tokens.
+
+How a form was made is its recipe, and `remade` does the same again, in any later release.
+
+What a turn answers: two of its questions always, each with words of its own, and the others as far as they fit.
+
+The message that began a turn and the newest that a user said in it are in every pack. What else joined it is wanted
+before anything older, the newest first, and gives way one by one: it is never why there is no pack. A question that is
+shown is whole if it is short, and has words from both of its ends if not: a mark alone is no question.
+
+Sharing room among those that want some: the small ones get what they want, the large ones as much as each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.packs.handles import handle_of
+from holdfast.core.packs.tidy import is_light, light
+from holdfast.core.sessions.rounds import Conversation
+from holdfast.core.sessions.shorten import Name, What, applied, fitted, thinned
+from holdfast.core.wire.calls import json_text
+from holdfast.records.messages import Message
+
+LIGHT = "light"
+Place = tuple[str, int]
+"""A message by its stream and version."""
+OUTPUTS: tuple[What, ...] = ("results",)
+
+
+class Form(msgspec.Struct, frozen=True):
+    """A round as it would be shown."""
+
+    messages: list[Message]
+    tokens: int
+    recipe: tuple[str, ...] = ()
+    left_out: int = 0
+    """Characters that are not shown."""
+
+
+class Rounds:
+    """The rounds of one line, measured when they are looked at."""
+
+    def __init__(
+        self,
+        talk: Conversation,
+        line: str,
+        abbreviate: int,
+        asked: frozenset[Place] = frozenset(),
+        since: Place | None = None,
+    ) -> None:
+        """`asked` are the messages that a turn answers; `since` is the one from which on none is missing."""
+        self.talk = talk
+        self.line = line
+        self._abbreviate = abbreviate
+        self._whole: dict[int, Form] = {}
+        self._light: dict[int, Form] = {}
+        self.number = talk.rounds
+        """How many there are."""
+        self.count = talk.limits.count or talk.count
+        self.all_pinned = _pinned_rounds(talk)
+        """Those that somebody pinned, oldest first."""
+        self.all_asked = _asked_rounds(talk, asked)
+        """Those that the turn answers, oldest first."""
+        self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
+        self.unbroken = _unbroken_from(talk, since)
+        """From this one on none is missing between them."""
+
+    def name(self, message: Message) -> str | None:
+        """What a model asks for to read a message whole."""
+        return handle_of(message, self.line) or None
+
+    def pinned(self, nth: int) -> bool:
+        """Whether a round must be shown, with all of its calls, because somebody pinned it."""
+        return nth in self.all_pinned
+
+    def asked(self, nth: int) -> bool:
+        """Whether a round is what the turn answers: what is shown without it is no question."""
+        return nth in self.all_asked
+
+    def answered(self, nth: int) -> bool:
+        """Whether it is one of the two questions that no pack of the turn is without: the first and the newest."""
+        return nth in self._answered
+
+    def always(self, nth: int) -> bool:
+        """Whether a round comes before any other, however old it is."""
+        return nth in self.all_pinned or nth in self.all_asked
+
+    @property
+    def kept(self) -> list[int]:
+        """Rounds that must be shown however old they are, oldest first."""
+        return sorted({*self.all_pinned, *self._answered})
+
+    def reached(self, first: int, shown: Container[int]) -> int:
+        """Where a window from a round on begins: what is shown in any case just before it is part of it."""
+        while first > self.unbroken and first - 1 in shown:
+            first -= 1
+        return first
+
+    def whole(self, nth: int) -> Form:
+        """As it was said."""
+        known = self._whole.get(nth)
+        if known is None:
+            messages = self.talk.round(nth)
+            tokens = self.count(messages[0]) if len(messages) == 1 else sum(map(self.count, messages))
+            known = self._whole[nth] = Form(messages, tokens)
+        return known
+
+    def light(self, nth: int) -> Form:
+        """At level light."""
+        known = self._light.get(nth)
+        if known is None:
+            known = self._light[nth] = self._lighter(self.whole(nth))
+        return known
+
+    def _lighter(self, whole: Form) -> Form:
+        for message in whole.messages:
+            if not is_light(message, self._abbreviate):
+                break
+        else:
+            return whole
+        messages, left_out = lighter(whole.messages, self._abbreviate, self.name)
+        if all(new is old for new, old in zip(messages, whole.messages, strict=True)):
+            return whole
+        return Form(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
+
+    def within(self, form: Form, room: int, order: Sequence[What] | None = None) -> Form:
+        """A form in at most `room` tokens, as far as shortening can do that."""
+        if form.tokens <= room:
+            return form
+        more = {} if order is None else {"order": order}
+        short = fitted(form.messages, room, self.count, name=self.name, **more)
+        left_out = form.left_out + sum(cut.left_out for cut in short.cuts)
+        return Form(short.messages, short.tokens, (*form.recipe, *short.recipe), left_out)
+
+    def fewer(self, form: Form, most: int) -> Form:
+        """A round of at most so many messages, which are two or more, with its newest calls."""
+        if len(form.messages) <= most:
+            return form
+        thin = thinned(form.messages, most)
+        assert thin is not None, "a call and its result are two messages"
+        left_out = form.left_out + sum(map(_length, form.messages)) - sum(map(_length, thin.messages))
+        return Form(thin.messages, sum(map(self.count, thin.messages)), (*form.recipe, *thin.recipe), left_out)
+
+
+def _length(message: Message) -> int:
+    """Characters of a message with its calls and results."""
+    called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
+
+
+def _pinned_rounds(talk: Conversation) -> dict[int, None]:
+    if not any(map(_is_pinned, talk.messages)):
+        return {}
+    return dict.fromkeys(nth for nth in range(talk.rounds) if any(map(_is_pinned, talk.round(nth))))
+
+
+def _unbroken_from(talk: Conversation, since: Place | None) -> int:
+    if since is None:
+        return talk.rounds
+    for nth in range(talk.rounds):
+        if any((message.stream, message.version) == since for message in talk.round(nth)):
+            return nth
+    return 0
+
+
+def _asked_rounds(talk: Conversation, asked: frozenset[Place]) -> dict[int, None]:
+    """What users say is a round of its own."""
+    if not asked:
+        return {}
+    heads = map(talk.head, range(talk.rounds))
+    return dict.fromkeys(nth for nth, head in enumerate(heads) if (head.stream, head.version) in asked)
+
+
+def _is_pinned(message: Message) -> bool:
+    return message.pinned
+
+
+def lighter(messages: Sequence[Message], most: int, name: Name) -> tuple[list[Message], int]:
+    """Messages at level light, and how many characters that left out."""
+    shown, left_out = [], 0
+    for message in messages:
+        form, missing = light(message, most, name(message))
+        left_out += missing
+        shown.append(form)
+    return shown, left_out
+
+
+def remade(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
+    """A round in the form that a recipe names."""
+    return retold(messages, recipe, line)[0]
+
+
+def retold(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
+    """A round in the form that a recipe names, and how many characters that leaves out."""
+
+    def name(message: Message) -> str | None:
+        return handle_of(message, line) or None
+
+    shown, left_out = list(messages), 0
+    for step in recipe:
+        what, _, amount = step.partition(":")
+        if what == LIGHT:
+            shorter, missing = lighter(shown, int(amount), name)
+        else:
+            made = applied(shown, (step,), name)
+            shorter, missing = made.messages, sum(cut.left_out for cut in made.cuts)
+            if what == "calls":
+                missing = sum(map(_length, shown)) - sum(map(_length, shorter))
+        shown, left_out = shorter, left_out + missing
+    return shown, left_out
+
+
+SHORT = 400
+"""Characters of a question that is never cut."""
+WORDS = 200
+"""Characters of a longer one that are left at least, from its beginning and its end."""
+
+
+def floored(rounds: Rounds, form: Form) -> Form:
+    """A question at its shortest."""
+    lengths = {at: length for at, length in enumerate(_lengths(form.messages[0])) if length}
+    if sum(lengths.values()) <= SHORT:
+        return form
+    step = f"text:{max(evenly(lengths, WORDS).values())}"
+    made = applied(form.messages, (step,), rounds.name)
+    tokens = sum(map(rounds.count, made.messages))
+    if not made.cuts or tokens >= form.tokens:
+        return form
+    return Form(made.messages, tokens, (*form.recipe, step), form.left_out + sum(cut.left_out for cut in made.cuts))
+
+
+def _lengths(message: Message) -> list[int]:
+    """Characters of each text of a message."""
+    if not isinstance(message.content, list):
+        return [len(message.content or "")]
+    return [len(str(part.get("text") or "")) for part in message.content if part.get("type") == "text"]
+
+
+def least(rounds: Rounds, nth: int, form: Form) -> Form:
+    """A round that must be shown, as short as it may get."""
+    return floored(rounds, form) if rounds.answered(nth) else rounds.within(form, 0)
+
+
+def joined(rounds: Rounds, shown: Mapping[int, Form], messages: int) -> list[int]:
+    """Questions that are wanted and not shown yet, newest first; no more than so many messages."""
+    found = [nth for nth in rounds.all_asked if nth not in shown]
+    return found[::-1][: max(messages, 0)]
+
+
+def taken(forms: Mapping[int, Form], room: int) -> dict[int, Form]:
+    """Those that fit, one after the other up to the first that does not: more room never loses one."""
+    found: dict[int, Form] = {}
+    for nth, form in forms.items():
+        if form.tokens > room:
+            break
+        room -= form.tokens
+        found[nth] = form
+    return found
+
+
+def evenly(wanted: Mapping[int, int], room: int) -> dict[int, int]:
+    """How much each may take of `room`, by how much it wants. Nobody gets more than that."""
+    shares: dict[int, int] = {}
+    left = max(room, 0)
+    for number, (nth, want) in enumerate(sorted(wanted.items(), key=lambda one: (one[1], one[0]))):
+        shares[nth] = min(want, left // (len(wanted) - number))
+        left -= shares[nth]
+    return shares

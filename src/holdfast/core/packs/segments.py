@@ -1,0 +1,259 @@
+"""Evidence and memories in the forms that a pack may show: whole, or their ends around a marker.
+
+All of it is data: it stands between marks, in a message of the user's role, whatever it says.
+
+The pieces of a pack that are neither rounds nor evidence: notes, breadcrumbs, summaries, a mark for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.packs.fences import SUMMARY_LABEL, TRUSTED, WORK_LABEL, Mark, fenced
+from holdfast.core.packs.handles import summary_handle
+from holdfast.core.sessions.shorten import cut, fitted
+from holdfast.records.frames import PRIORITY_SCORE
+from holdfast.records.messages import Message
+from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
+from holdfast.records.sessions import Summary
+
+CountMessage = Callable[[Message], int]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that may be shown beside the conversation. `text` is as it was found."""
+
+    id: str
+    kind: SegmentKind
+    label: str
+    text: str
+    priority: str
+    trust: str
+    origin: Origin
+    mandatory: bool = False
+    relevance: float = 0.0
+    recency: int = 0
+    position: int = 0
+    type: str = ""
+    source: str | None = None
+
+    @property
+    def critical(self) -> bool:
+        """Whether a pack without it is none."""
+        return self.priority == "critical"
+
+
+class ItemForm(msgspec.Struct, frozen=True):
+    """An item as it would be shown."""
+
+    item: Item
+    segment: Segment
+
+    @property
+    def tokens(self) -> int:
+        """What it takes."""
+        return self.segment.estimated_tokens
+
+
+def in_order(items: Sequence[Item]) -> list[Item]:
+    """Those that were asked for first, then by priority, relevance, recency, and the order in which they came."""
+
+    def place(item: Item) -> tuple[bool, int, float, int, int]:
+        score = PRIORITY_SCORE[item.priority]
+        return not (item.mandatory or item.critical), -score, -item.relevance, -item.recency, item.position
+
+    return sorted(items, key=place)
+
+
+class Items:
+    """Forms of items: how they are shown, and what that costs."""
+
+    def __init__(self, mark: Mark, count: CountMessage) -> None:
+        self._mark = mark
+        self._count = count
+        self._whole: dict[str, ItemForm] = {}
+        self._least: dict[str, ItemForm] = {}
+
+    def whole(self, item: Item) -> ItemForm:
+        """With all of its text."""
+        known = self._whole.get(item.id)
+        if known is None:
+            known = self._whole[item.id] = self._form(item, item.text, None, 0)
+        return known
+
+    def least(self, item: Item) -> ItemForm:
+        """As short as it can get."""
+        known = self._least.get(item.id)
+        if known is None:
+            text, left_out = cut(item.text, 0, item.id)
+            short = self._form(item, text, "text:0", left_out) if left_out else self.whole(item)
+            known = self._least[item.id] = min(self.whole(item), short, key=lambda form: form.tokens)
+        return known
+
+    def within(self, item: Item, room: int) -> ItemForm:
+        """In at most `room` tokens if that is possible, else as short as it gets."""
+        whole = self.whole(item)
+        if whole.tokens <= room:
+            return whole
+        body = Message(role="user", content=item.text)
+        short = fitted([body], room, lambda form: self._tokens(item, form.text), name=lambda _: item.id)
+        if not short.cuts or short.tokens > room:
+            return self.least(item)
+        return self._form(item, short.messages[0].text, short.recipe[-1], short.cuts[-1].left_out)
+
+    def _form(self, item: Item, text: str, recipe: str | None, left_out: int) -> ItemForm:
+        message = shown(item.label, text, item.id, item.kind, item.trust, self._mark)
+        origin = item.origin if recipe is None else msgspec.structs.replace(item.origin, cut=recipe)
+        segment = Segment(
+            kind=item.kind,
+            id=item.id,
+            priority=item.priority,
+            trust=item.trust,
+            estimated_tokens=self._count(message),
+            messages=(message,),
+            origins=(origin,),
+            shortened=left_out,
+        )
+        return ItemForm(item, segment)
+
+    def _tokens(self, item: Item, text: str) -> int:
+        return self._count(shown(item.label, text, item.id, item.kind, item.trust, self._mark))
+
+
+def shown(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
+    """A piece that is not of the conversation, as a message. The system's role is only for who may instruct."""
+    if kind in ("summary", "memory") and trust in TRUSTED:
+        return Message(role="system", content=f"{label}\n{text}", synthetic=True, trust=trust)
+    return Message(role="user", content=fenced(label, text, mark(id)), synthetic=True, trust=trust)
+
+
+def remade_text(text: str, recipe: str | None, id: str) -> str:
+    """A text cut as a recipe says."""
+    return text_as_cut(text, recipe, id)[0]
+
+
+def text_as_cut(text: str, recipe: str | None, id: str) -> tuple[str, int]:
+    """A text cut as a recipe says, and how many characters that leaves out."""
+    return (text, 0) if recipe is None else cut(text, int(recipe.partition(":")[2]), id)
+
+
+Crumb = tuple[FrameBreadcrumb, Origin]
+
+BREADCRUMBS = "breadcrumbs"
+EARLIER = "earlier"
+LAST_GOAL = 40
+"""Characters of a goal, where nothing but the last breadcrumb is left."""
+DOTS = "…"
+
+
+def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:
+    """Parts of a brief that may not instruct, each a segment of its own."""
+    return tuple(
+        Segment(
+            kind="brief",
+            id=f"note{number}",
+            priority="critical",
+            trust=note.trust,
+            estimated_tokens=count(note),
+            messages=(note,),
+            origins=(Origin(kind="brief", part="note", first=number),),
+        )
+        for number, note in enumerate(notes, 1)
+    )
+
+
+def crumb_segments(
+    crumbs: Sequence[Crumb], mark: Mark, count: CountMessage, most: int
+) -> tuple[Segment | None, Segment | None]:
+    """All breadcrumbs as one message, and the last one alone, as short as it is of use."""
+    if not crumbs:
+        return None, None
+    kept = [replace(origin, cut=f"goal:{_goal_length(crumb.goal, count, most)}") for crumb, origin in crumbs]
+    goals = [crumb.goal for crumb, _ in crumbs]
+    # Of a goal that is hardly longer, the cut form may take more.
+    short = replace(kept[-1], cut=f"goal:{LAST_GOAL}")
+    last = [crumb_segment(goals[-1:], [one], mark, count) for one in (short, kept[-1])]
+    return crumb_segment(goals, kept, mark, count), min(last, key=lambda segment: segment.estimated_tokens)
+
+
+def _goal_length(goal: str, count: CountMessage, most: int) -> int:
+    """How many characters of a goal one breadcrumb may have."""
+    if _line_tokens(goal, count) <= most:
+        return len(goal)
+    low, high = 0, len(goal)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _line_tokens(goal[:middle] + DOTS, count) <= most else (low, middle)
+    return low
+
+
+def _line_tokens(goal: str, count: CountMessage) -> int:
+    return count(Message(role="user", content=f"1. {goal}\n"))
+
+
+def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, count: CountMessage) -> Segment:
+    """Breadcrumbs, each cut as its origin says. They are data: whoever pushed a frame may have been told its goal."""
+    cut = [_cut_goal(goal, origin.cut) for goal, origin in zip(goals, origins, strict=True)]
+    lines = [f"{number}. {goal}" for number, goal in enumerate(cut, 1)]
+    text = fenced(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS))
+    message = Message(role="user", content=text, synthetic=True, trust="user")
+    return Segment(
+        kind="breadcrumb",
+        id=BREADCRUMBS,
+        priority="critical",
+        trust="user",
+        estimated_tokens=count(message),
+        messages=(message,),
+        origins=tuple(origins),
+        shortened=sum(max(len(whole) - len(goal), 0) for whole, goal in zip(goals, cut, strict=True)),
+    )
+
+
+def _cut_goal(goal: str, cut: str | None) -> str:
+    keep = len(goal) if cut is None else int(cut.partition(":")[2])
+    line = goal if len(goal) <= keep else goal[:keep] + DOTS
+    return " ".join(line.split())
+
+
+def summary_segment(summary: Summary, line: str, mark: Mark, count: CountMessage) -> Segment:
+    """A summary, in the role that the trust of what it was made from allows."""
+    id = summary_handle(summary.version) if summary.stream == line else summary.id
+    message = shown(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
+    return Segment(
+        kind="summary",
+        id=id,
+        priority="high",
+        trust=summary.trust,
+        estimated_tokens=count(message),
+        messages=(message,),
+        origins=(Origin(kind="summary", stream=summary.stream, first=summary.version, last=summary.version),),
+    )
+
+
+def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
+    """What stands for earlier messages that are neither shown nor summarised."""
+    message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")
+    return Segment(
+        kind="conversation",
+        id=EARLIER,
+        priority="high",
+        trust="system",
+        estimated_tokens=count(message),
+        messages=(message,),
+        origins=(Origin(kind="conversation", part="marker", cut=f"{left_out}:{'tools' if tools else ''}"),),
+    )
+
+
+def marker_text(left_out: int, *, tools: bool) -> str:
+    """The mark's words: what to do about it is only said to who can."""
+    what = f"[{left_out} earlier messages are not shown"
+    return f"{what}; search_history finds them, and expand reads them.]" if tools else f"{what}.]"
+
+
+def remade_marker(cut: str, count: CountMessage) -> Segment:
+    """The same again."""
+    number, _, tools = cut.partition(":")
+    return marker_segment(int(number), count, tools=tools == "tools")

@@ -1,0 +1,194 @@
+"""Level light: blanks that say nothing go, and long texts keep their ends. Only prose is touched, where it plainly is.
+
+Prose is told by its sentences and not by what it lacks: code, data and logs come in more kinds than could be listed.
+Whatever else a text may be, it stays as it is: better a text too long than one that no longer parses.
+
+Whether a text is prose: nearly all of its lines are sentences, and nothing in it looks like anything else.
+
+In doubt it is none. What is told apart here decides how journaled packs are shown again, so a later release keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.lazy_regex import late
+from holdfast.core.sessions.pairing import changed
+from holdfast.core.sessions.shorten import cut
+from holdfast.core.wire.parts import is_parts
+from holdfast.records.messages import Message
+
+_TRAILING: Final = late(r"(?m)(?<![ \t])[ \t]+$")
+_BLANK_LINES: Final = late(r"\n{3,}")
+
+
+def tidied(text: str) -> str:
+    """Prose without trailing blanks and with at most one empty line in a row, outside of fences."""
+    if "\n\n\n" not in text and " \n" not in text and "\t\n" not in text:
+        return text
+    kept, end = [], 0
+    for fence in FENCE.finditer(text):
+        kept += [_tidied(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*kept, _tidied(text[end:])])
+
+
+def _tidied(text: str) -> str:
+    if not is_prose(text):
+        return text
+    return _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text))
+
+
+def lightened(text: str, most: int, name: str | None) -> tuple[str, int]:
+    """A text at level light, and how many characters its abbreviation left out."""
+    shorter = tidied(text)
+    if len(shorter) <= most or not is_prose(shorter):
+        return shorter, 0
+    return cut(shorter, most, name)
+
+
+def is_light(message: Message, most: int) -> bool:
+    """Whether there is plainly nothing to do, as for most messages."""
+    text = message.content
+    if message.tool_results or not isinstance(text, str):
+        return not message.tool_results and text is None
+    if len(text) > most:
+        return False
+    return "\n" not in text or ("\n\n\n" not in text and " \n" not in text and "\t\n" not in text)
+
+
+def light(message: Message, most: int, name: str | None) -> tuple[Message, int]:
+    """A message at level light: the same object if there is nothing to do."""
+    content, left_out = _light(message.content, most, name)
+    results = []
+    for result in message.tool_results:
+        value, missing = _light(result.result, most, name)
+        left_out += missing
+        results.append(result if value is result.result else msgspec.structs.replace(result, result=value))
+    same = content is message.content and all(map(_same, results, message.tool_results))
+    if same:
+        return message, 0
+    return changed(message, content=content, tool_results=tuple(results)), left_out
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
+
+
+def _light(value: Any, most: int, name: str | None) -> tuple[Any, int]:
+    """Text or parts; other data is never touched here. What does not change is the same object."""
+    if isinstance(value, str):
+        shorter, left_out = lightened(value, most, name)
+        return (value, 0) if shorter == value else (shorter, left_out)
+    if not is_parts(value):
+        return value, 0
+    shown, left_out = [], 0
+    for part in value:
+        text = part.get("text")
+        if part.get("type") != "text" or not isinstance(text, str):
+            shown.append(part)
+            continue
+        shorter, missing = lightened(text, most, name)
+        left_out += missing
+        shown.append(part if shorter == text else {**part, "text": shorter})
+    return (value, 0) if all(map(_same, shown, value)) else (shown, left_out)
+
+
+FENCE: Final = late(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL)
+_STRUCTURE: Final = late(
+    r"""
+    ^(?: [ \t]+\S                              # an indented line
+    | [\[{(<>|\#]                              # brackets, markup, tables, comments, prompts
+    | diff\ --git\ |@@\ |---|\+\+\+\ |[+-]\S|[-*]\s                           # a diff, a list, a document of YAML
+    | (?:import|from|def|class|function|const|let|var|package|return|end|fi|done|else|then)\b(?!,)
+    | (?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|FROM|WHERE|WITH|VALUES)\b    # a query
+    | (?i:select\b[^\n]*\bfrom|insert\ into|update\b[^\n]*\bset|delete\ from|(?:create|alter)\ table)\b
+    | [\w.$"'\[\]-]+[ \t]*[-+*/|&^%:?]?=        # an assignment
+    | [\w.]+\([^\n]*\)\s*$                     # a call
+    | (?:echo|ECHO|print|PRINT|puts|REM|rem)\b | [\w.-]+[ \t]+["'][^\n]*["']\s*$             # a call without brackets
+    | [^,\s]+,\S | [^;\s]+;\S )                # columns between commas
+    | [{}\\\u2500-\u259f] | [;|]\s*$           # blocks, tables, and ends of statements
+    | \t\S | [ ]{3}\S                          # columns of a table
+    | [ ](?:--?[A-Za-z] | [=<>|+*/^;\#]+\s)    # options of a command, operators, comments after code
+    | \"{3} | '{3} | << | \(\) | \$[A-Za-z_(] | && | \|\| | :: | </ | [=!-]= | [=-]>
+    | :\d\d:\d\d | \b(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b          # a log
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_KEY: Final = late(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
+_FEW_KEYS: Final = 2
+
+_LETTERS = r"[^\s\d_!-/:-@\[-`{-~’”“‘»«…]++"  # noqa: RUF001
+_OPENING = r"[(\"'“‘«¿¡*_]*+"  # noqa: RUF001
+_CLOSING = r"[.,;:!?…\"'”’»)*_]*+"  # noqa: RUF001
+_WORD: Final = late(
+    rf"(?<!\S)(?:{_OPENING}{_LETTERS}(?:['’/-]{_LETTERS})*+{_CLOSING}|[–—«»!?:-])(?!\S)"  # noqa: RUF001
+)
+_NUMBER: Final = late(rf"(?<!\S)[($€£]?\d[\d.,:/-]*+%?{_CLOSING}(?!\S)")
+_START: Final = late(rf"{_OPENING}([^\W\d_])")
+_END: Final = late(r"[.!?…؟।][\"'”’»)*_]*+(?=\s|\Z)")  # noqa: RUF001
+_CJK: Final = late(r"[\u3040-\u30ff\u3400-\u9fff]")
+_CJK_END: Final = late(r"[。！？][」』）]*+")  # noqa: RUF001
+
+MOSTLY: Final = 80
+"""Of a hundred lines, how many are sentences at least."""
+_FEWEST_WORDS: Final = 6
+_SHORTEST, _LONGEST = 3, 60
+"""Words of a sentence, on average."""
+_RUNNING: Final = 40
+"""Words of a text that runs on for so long that it may also stop in the middle of a sentence."""
+_WRAPPED: Final = 40
+"""Characters of a line that may go on in the next one."""
+_FEWEST_CJK, _LONGEST_CJK = 10, 120
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text is plainly prose, whose blanks mean nothing and of which a part can be read without the rest."""
+    if FENCE.search(text) or _STRUCTURE.search(text) or len(_KEY.findall(text)) >= _FEW_KEYS:
+        return False
+    lines = sentences = 0
+    for number, run in _runs(text):
+        lines += number
+        sentences += number if _is_said(run) else 0
+    return lines > 0 and 100 * sentences >= MOSTLY * lines
+
+
+def _runs(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the lines that they go on in, and how many these are."""
+    run: list[str] = []
+    for line in map(str.strip, text.split("\n")):
+        if line:
+            run.append(line)
+        if run and (len(line) < _WRAPPED or _ends(line)):
+            yield len(run), " ".join(run)
+            run = []
+    if run:
+        yield len(run), " ".join(run)
+
+
+def _ends(text: str) -> bool:
+    """Whether a text ends where a sentence does."""
+    last = text[-8:]
+    return any(found.end() == len(last) for found in (*_END.finditer(last), *_CJK_END.finditer(last)))
+
+
+def _is_said(run: str) -> bool:
+    """Whether a line is one or more sentences."""
+    script = len(_CJK.findall(run))
+    if 2 * script > len(run):
+        ends = len(_CJK_END.findall(run))
+        return len(run) >= _FEWEST_CJK and 0 < len(run) <= _LONGEST_CJK * ends and (_ends(run) or ends > 1)
+    start = _START.match(run)
+    if start is None or start[1].islower():
+        return False
+    tokens, words, ends = len(run.split()), len(_WORD.findall(run)), len(_END.findall(run))
+    if tokens < _FEWEST_WORDS or not _SHORTEST * ends <= tokens <= _LONGEST * ends:
+        return False
+    if 100 * words < 75 * tokens or 100 * (words + len(_NUMBER.findall(run))) < 90 * tokens:
+        return False
+    shouted = sum(map(str.isupper, run))
+    return 2 * shouted < sum(map(str.isalpha, run)) and (_ends(run) or tokens >= _RUNNING)

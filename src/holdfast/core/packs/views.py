@@ -1,0 +1,187 @@
+"""What a pack gives away: records whose lists and mappings are copies, so that whoever changes them changes no pack.
+
+Texts cannot be changed and are shared. A record that holds nothing else is given as it is.
+
+How two packs differ: which pieces came, went, or are shown in another form.
+
+A pack as HTML: a line about it, a bar of where the budget went, and a table of its pieces.
+
+Everything that others wrote is escaped. Colours are of the bar alone, so that it can be read on any background.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core.packs.trace import words
+from holdfast.core.wire.parts import copied
+from holdfast.records.messages import Message, ToolCallResult, ToolDef
+from holdfast.records.packs import KINDS, BriefContext, PackDiff, Packed, Segment
+from holdfast.records.sessions import Summary
+
+
+def messages_of(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Messages with parts, results and metadata of their own."""
+    return tuple(map(_message, messages))
+
+
+def _message(message: Message) -> Message:
+    results = message.tool_results
+    if not (_is_mutable(message.content) or message.metadata or any(_is_mutable(one.result) for one in results)):
+        return message
+    return replace(
+        message,
+        content=copied(message.content),
+        tool_results=tuple(map(_result, results)),
+        metadata=copied(message.metadata),
+    )
+
+
+def _result(result: ToolCallResult) -> ToolCallResult:
+    return replace(result, result=copied(result.result)) if _is_mutable(result.result) else result
+
+
+def segments_of(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Segments with messages of their own."""
+    return tuple(map(_segment, segments))
+
+
+def _segment(segment: Segment) -> Segment:
+    messages = messages_of(segment.messages)
+    same = all(one is other for one, other in zip(messages, segment.messages, strict=True))
+    return segment if same else replace(segment, messages=messages)
+
+
+def tools_of(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
+    """Tools with schemas of their own."""
+    return tuple(replace(tool, parameters=copied(tool.parameters), raw=copied(tool.raw)) for tool in tools)
+
+
+def brief_of(brief: BriefContext) -> BriefContext:
+    """A brief with data and tools of its own."""
+    context, tools = copied(brief.working_context), tools_of(brief.available_tools)
+    return replace(brief, working_context=context, available_tools=tools)
+
+
+def summaries_of(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+    """Summaries with data of their own."""
+    return tuple(one if one.state is None else replace(one, state=copied(one.state)) for one in summaries)
+
+
+def difference_of(found: PackDiff) -> PackDiff:
+    """A difference with segments of its own."""
+    changed = tuple((_segment(one), _segment(other)) for one, other in found.changed)
+    return replace(found, added=segments_of(found.added), removed=segments_of(found.removed), changed=changed)
+
+
+def _is_mutable(value: Any) -> bool:
+    return isinstance(value, list | dict)
+
+
+def difference(before: Packed, after: Packed) -> PackDiff:
+    """What is new in the second, what is gone from the first, and what is shown differently."""
+    old = {(segment.kind, segment.id): segment for segment in before.segments}
+    new = {(segment.kind, segment.id): segment for segment in after.segments}
+    both = [(old[key], segment) for key, segment in new.items() if key in old]
+    changed = tuple(pair for pair in both if _shown(pair[0]) != _shown(pair[1]) or _is_other_brief(pair, before, after))
+    return PackDiff(
+        added=tuple(segment for key, segment in new.items() if key not in old),
+        removed=tuple(segment for key, segment in old.items() if key not in new),
+        changed=changed,
+        same=len(both) - len(changed),
+        common_tokens=_common(before, after),
+        level=(before.token_summary.compaction_level, after.token_summary.compaction_level),
+        tokens=(before.token_summary.used, after.token_summary.used),
+    )
+
+
+def _shown(segment: Segment) -> list[tuple[object, ...]]:
+    return [(one.role, one.content, one.tool_calls, one.tool_results) for one in segment.messages]
+
+
+def _is_other_brief(pair: tuple[Segment, Segment], before: Packed, after: Packed) -> bool:
+    """The system prompt and tools are beside the segments."""
+    return pair[0].id == "brief" and (before.system, before.tools) != (after.system, after.tools)
+
+
+def _common(before: Packed, after: Packed) -> int:
+    """Tokens that both begin with."""
+    total = 0
+    for one, other in zip(before.segments, after.segments, strict=False):
+        if (one.kind, one.id) != (other.kind, other.id) or _shown(one) != _shown(other):
+            break
+        if _is_other_brief((one, other), before, after):
+            break
+        total += other.estimated_tokens
+    return total
+
+
+COLOURS: Final = {
+    "brief": "#4c78a8",
+    "breadcrumb": "#72b7b2",
+    "summary": "#b279a2",
+    "conversation": "#54a24b",
+    "memory": "#e45756",
+    "evidence": "#f58518",
+}
+FREE: Final = "free"
+MOST_CHARS: Final = 200
+MOST_ROWS: Final = 200
+COLUMNS: Final = ("kind", "id", "tokens", "trust", "text")
+
+_CELL: Final = "text-align:left;vertical-align:top;padding:2px 8px"
+
+
+def shares(packed: Packed) -> dict[str, int]:
+    """Tokens by kind of what is there, in the order of kinds, and what is free."""
+    found = dict.fromkeys(KINDS, 0)
+    for segment in packed.segments:
+        found[segment.kind] += segment.estimated_tokens
+    shown: dict[str, int] = {kind: tokens for kind, tokens in found.items() if tokens}
+    return {**shown, FREE: packed.token_summary.remaining}
+
+
+def html_of(packed: Packed, title: str) -> str:
+    """For notebooks."""
+    summary = packed.token_summary
+    share = f"{packed.cached_tokens / summary.used:.0%}" if summary.used else "0%"
+    head = f"{title} of {summary.budget:,}, level {summary.compaction_level.value}, {share} cached"
+    rows = "".join(_row(packed, segment) for segment in packed.segments[:MOST_ROWS])
+    more = len(packed.segments) - MOST_ROWS
+    tail = f"<p>and {more:,} more pieces</p>" if more > 0 else ""
+    names = "".join(f'<th style="{_CELL}">{name}</th>' for name in COLUMNS)
+    return (
+        f"<div><p>{html.escape(head)}</p>{_bar(packed)}"
+        f'<table style="border-collapse:collapse"><tr>{names}</tr>{rows}</table>{tail}</div>'
+    )
+
+
+def _bar(packed: Packed) -> str:
+    budget = max(packed.token_summary.budget, packed.token_summary.used, 1)
+    found = shares(packed)
+    pieces = "".join(
+        f'<span title="{kind}: {tokens:,}" style="flex:0 0 {100 * tokens / budget:.2f}%;background:{COLOURS[kind]}">'
+        "</span>"
+        for kind, tokens in found.items()
+        if kind != FREE
+    )
+    names = "".join(
+        f'<span style="margin-right:1em">{_square(kind)} {kind} {tokens:,}</span>' for kind, tokens in found.items()
+    )
+    return f'<div style="display:flex;height:1em;border:1px solid #999">{pieces}</div><div>{names}</div>'
+
+
+def _square(kind: str) -> str:
+    return f'<span style="color:{COLOURS.get(kind, "#999")}">■</span>'
+
+
+def _row(packed: Packed, segment: Segment) -> str:
+    text = packed.system or "" if segment.id == "brief" else "\n".join(map(words, segment.messages))
+    short = text[:MOST_CHARS] + ("…" if len(text) > MOST_CHARS else "")
+    cells = (segment.kind, segment.id, f"{segment.estimated_tokens:,}", segment.trust, short)
+    shown = "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in cells)
+    return f"<tr>{shown}</tr>"

@@ -1,0 +1,179 @@
+"""Where a window over a conversation begins: as late as it must, and then for as long as it can.
+
+A provider's cache holds the beginning of the last request. A window that slides by a message with every call never
+has the same beginning twice. So one that was journaled stays where it is until what follows no longer fits, and
+then gives up a part of its share at once. Without a journaled one, it begins at a place that the next call will
+choose again, without knowing of this one: at a mark of a grid.
+
+What is shown of a conversation before its newest round: summaries, a mark for what is not shown, and a window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.packs.rounds import OUTPUTS, Form, Rounds
+from holdfast.records.packs import Segment
+
+STRETCHES = 2
+"""How many stretches a window holds at least, when nothing was journaled."""
+
+
+def sticky_start(tokens: Sequence[int], room: int, share: int, before: int, stickiness: float) -> int:
+    """The first of the older rounds to show, by what each takes; `len(tokens)` shows none.
+
+    `before` is where the last journaled window began. If it has to move, it leaves `stickiness` of its share free.
+    """
+    if dense_start(tokens, room) <= before:
+        return before
+    return dense_start(tokens, room - int(share * stickiness))
+
+
+def dense_start(tokens: Sequence[int], room: int) -> int:
+    """The oldest round from which all up to the newest fit."""
+    start = len(tokens)
+    while start and tokens[start - 1] <= room:
+        room -= tokens[start - 1]
+        start -= 1
+    return start
+
+
+def grid_start(tokens: Sequence[int], places: Sequence[int], room: int) -> int:
+    """A start that does not depend on earlier packs, and that later ones find again.
+
+    Places are cut into stretches of a power of two, about half as long as what fits. The window begins with the first
+    stretch that fits as a whole, so it moves by a stretch at a time.
+    """
+    densest = dense_start(tokens, room)
+    if densest == 0 or densest == len(tokens):
+        return densest
+    stretch = 1 << max(((places[-1] - places[densest] + 1) // STRETCHES).bit_length() - 1, 0)
+    for start in range(densest, len(tokens)):
+        if places[start] // stretch != places[start - 1] // stretch:
+            return start
+    return densest
+
+
+class Older(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen."""
+
+    summaries: tuple[Segment, ...]
+    forms: dict[int, Form]
+    first: int
+    """The first round of the window."""
+    marked: bool
+    tokens: int
+
+
+class Choosing(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to choose from, and how much may be taken."""
+
+    rounds: Rounds
+    form: Callable[[int], Form]
+    shown: Mapping[int, Form]
+    """Rounds that are shown already: the newest, what is pinned, and of what the turn answers as much as fits."""
+    complete: bool
+    summaries: tuple[Segment, ...]
+    hidden: bool
+    """Whether there are messages that neither these rounds nor these summaries stand for."""
+    marker: Segment | None
+    """What stands for what is not shown: there is room for it, if there is room for anything."""
+    room: int
+    messages: int
+    stickiness: float
+    before: tuple[str, int] | None
+
+    def chosen(self) -> Older:
+        """As many summaries and rounds as fit, from a place where the window can stay."""
+        mark = 0 if self.marker is None else self.marker.estimated_tokens
+        older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._alone(nth)]
+        # What a summary would take is not worth hiding silently what it does not stand for.
+        for summed in (self.room, self.room - mark):
+            summaries = self._fitting_summaries(summed)
+            room = self.room - sum(one.estimated_tokens for one in summaries)
+            messages = self.messages - len(summaries)
+            looked, tokens, sizes = self._measured(older, room)
+            told = len(summaries) == len(self.summaries) and not self.hidden
+            fits = told and self.complete and sum(tokens) <= room and sum(sizes) <= messages
+            if fits or mark <= room:
+                break
+        marked = not fits and 0 < mark <= room
+        room -= mark if marked else 0
+        start = self._start(older, tokens, sizes, room, messages)
+        forms = {nth: looked[nth] for nth in older[start:]}
+        if start and not self.stickiness:
+            start -= self._edge(older[start - 1], forms, room, messages)
+        taken = sum(form.tokens for form in forms.values())
+        # The mark is no message that anybody asked for: it does not take the place of one.
+        marked = marked and sum(len(form.messages) for form in forms.values()) < messages
+        first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
+        first = self.rounds.reached(first, self.shown)
+        return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
+
+    def _alone(self, nth: int) -> bool:
+        """Whether it is a question from before all that is at hand: no window reaches back to it."""
+        return nth < self.rounds.unbroken and self.rounds.asked(nth)
+
+    def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
+        """Forms, tokens and messages; those that are too far back to fit are not looked at, and take too much."""
+        looked: dict[int, Form] = {}
+        tokens, sizes, left = [], [], room
+        for nth in reversed(older):
+            if left < 0:
+                break
+            form = looked[nth] = self.form(nth)
+            tokens.append(form.tokens)
+            sizes.append(len(form.messages))
+            left -= form.tokens
+        beyond = len(older) - len(tokens)
+        return looked, [room + 1] * beyond + tokens[::-1], [1] * beyond + sizes[::-1]
+
+    def _fitting_summaries(self, room: int) -> tuple[Segment, ...]:
+        """The newest summaries that leave half of the room to the rounds after them; one if it fits at all."""
+        found: list[Segment] = []
+        left = room // 2
+        for summary in reversed(self.summaries):
+            left -= summary.estimated_tokens
+            alone = not found and summary.estimated_tokens <= room
+            if (left < 0 and not alone) or len(found) >= self.messages:
+                break
+            found.append(summary)
+        return tuple(reversed(found))
+
+    def _start(
+        self, older: Sequence[int], tokens: Sequence[int], sizes: Sequence[int], room: int, messages: int
+    ) -> int:
+        """Which of the older rounds is the first to be shown."""
+        least = dense_start(sizes, messages)
+        open_to = [room + 1 if at < least else size for at, size in enumerate(tokens)]
+        if not self.stickiness:
+            return dense_start(open_to, room)
+        share = room + sum(form.tokens for form in self.shown.values())
+        before = self._before(older)
+        if before is not None:
+            return sticky_start(open_to, room, share, before, self.stickiness)
+        places = [self.rounds.talk.head(nth).version for nth in older]
+        return grid_start(open_to, places, room)
+
+    def _before(self, older: Sequence[int]) -> int | None:
+        """Where the last journaled window began, among these rounds; -1 if further back than all of them."""
+        if self.before is None or not self.rounds.number:
+            return None
+        for nth in range(self.rounds.number):
+            head = self.rounds.talk.head(nth)
+            if (head.stream, head.version) == self.before:
+                return bisect_left(older, nth)  # It may be shown in any case by now.
+        return None if self.complete else -1
+
+    def _edge(self, nth: int, forms: dict[int, Form], room: int, messages: int) -> int:
+        """In a dense window, the round at its edge enters with its tool outputs shortened: 1 if it could."""
+        left = room - sum(form.tokens for form in forms.values())
+        said = sum(len(form.messages) for form in forms.values())
+        form = self.rounds.within(self.form(nth), left, OUTPUTS)
+        if form.tokens > left or said + len(form.messages) > messages:
+            return 0
+        forms[nth] = form
+        return 1

@@ -1,0 +1,115 @@
+"""From scores of words and of vectors to one order, by what stands around each candidate.
+
+A short message means little alone: what was said before and after it, and how well its session fits the question,
+counts as well. Weights are round numbers on a plateau, not fitted to anything. The order is total and depends only
+on the candidates, not on the order in which they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+NEIGHBOURS = ((-1, 0.2), (1, 0.3), (-2, 0.1), (2, 0.1))
+"""What the messages around add of their own scores: what comes next is often the answer."""
+SESSION = 0.4
+"""What the best message of the session adds."""
+SHORT = 200
+"""Characters. Where messages are longer on average, they say more by themselves and context counts less."""
+NAMED = 1.4
+"""Said by somebody whom the question names."""
+ASKS = 0.9
+"""A question is seldom the answer."""
+SALIENCE = 0.4
+"""How far apart the most and the least salient are: from 0.8 to 1.2 times the score."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """Something that may be an answer, with its scores and where it stands.
+
+    `line` and `position` say what its neighbours are; without a line it has no context. `newest` decides between
+    equals: the larger is the newer.
+    """
+
+    id: int
+    text: float = 0.0
+    cosine: float = 0.0
+    line: str | int = ""
+    position: int = 0
+    session: str = ""
+    speaker: str | None = None
+    asks: bool = False
+    salience: float | None = None
+    newest: int = 0
+
+
+def rank_hits(
+    candidates: Iterable[Candidate],
+    *,
+    mean_length: float,
+    vector_weight: float = 0.5,
+    speakers_named: frozenset[str] = frozenset(),
+    limit: int,
+) -> list[tuple[int, float]]:
+    """The best candidates with their scores, of which the first is 1.
+
+    `mean_length` is the average number of characters of what is searched, not of the candidates. A candidate without
+    a score of its own is an answer only if one of its neighbours has one: a whole session is never an answer.
+    """
+    given = list(candidates)
+    own = _own(given, vector_weight)
+    near, best = _placed(given, own), _best_of_sessions(given, own)
+    share = min(1.0, SHORT / mean_length) if mean_length > 0 else 1.0
+    scored: list[tuple[float, int, int]] = []
+    for one, score in zip(given, own, strict=True):
+        around = _around(one, near)
+        if score > 0 or around > 0:
+            lent = around + SESSION * best.get(one.session, 0.0) if one.line != "" else 0.0
+            scored.append((-(score + share * lent) * _prior(one, speakers_named), -one.newest, one.id))
+    scored.sort()
+    top = -scored[0][0] if scored else 1.0
+    return [(id, -score / top) for score, _, id in scored[: max(0, limit)]]
+
+
+def _own(given: list[Candidate], vector_weight: float) -> list[float]:
+    """Both scores of each, measured by the best of their kind, as one sum."""
+    text = max((one.text for one in given), default=0.0)
+    cosine = max((one.cosine for one in given), default=0.0)
+    return [
+        (one.text / text if one.text > 0 else 0.0) + (one.cosine / cosine * vector_weight if one.cosine > 0 else 0.0)
+        for one in given
+    ]
+
+
+def _placed(given: list[Candidate], own: list[float]) -> dict[tuple[str | int, int], float]:
+    found: dict[tuple[str | int, int], float] = {}
+    for one, score in zip(given, own, strict=True):
+        if one.line != "":
+            place = (one.line, one.position)
+            found[place] = max(score, found.get(place, 0.0))
+    return found
+
+
+def _best_of_sessions(given: list[Candidate], own: list[float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one, score in zip(given, own, strict=True):
+        if one.session:
+            found[one.session] = max(score, found.get(one.session, 0.0))
+    return found
+
+
+def _around(one: Candidate, near: Mapping[tuple[str | int, int], float]) -> float:
+    if one.line == "":
+        return 0.0
+    return sum(weight * near.get((one.line, one.position + step), 0.0) for step, weight in NEIGHBOURS)
+
+
+def _prior(one: Candidate, speakers_named: frozenset[str]) -> float:
+    """What is known of a candidate whatever its words are; 1 if nothing is."""
+    prior = NAMED if one.speaker is not None and one.speaker in speakers_named else 1.0
+    if one.asks:
+        prior *= ASKS
+    if one.salience is not None:
+        prior *= 1 + SALIENCE * (one.salience - 0.5)
+    return prior

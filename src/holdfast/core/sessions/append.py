@@ -1,0 +1,138 @@
+"""What may be said where: messages and their pairing, rewinding, branches, summaries. Pure.
+
+A message is refused only if it answers a call that does not wait for an answer. Everything else is
+accepted as it is, and made valid where it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.errors import Conflict, SessionClosed, SessionNotFound, ToolPairingError
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.sessions import CallRef, MessageAppended, MessageContent, SessionOpened, ThreadOpened
+from holdfast.records.frames import StreamState
+from holdfast.records.sessions import Line, SessionState
+from holdfast.records.usage import Usage
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Which call a result is for, by holdfast's id or by the provider's in short."""
+
+    id: str
+    provider: str | None
+    failed: bool
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is ready to be written but for its place and whom it answers."""
+
+    role: str
+    content: MessageContent
+    calls: tuple[tuple[str, str | None], ...] = ()
+    answers: tuple[Answer, ...] = ()
+    tokens: int | None = None
+    tokenizer: str | None = None
+    partial: bool = False
+    synthetic: bool = False
+    policy: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    usage: Usage | None = None
+    frame: str | None = None
+    call: str | None = None
+    artifacts: tuple[str, ...] = ()
+
+
+def is_over(state: StreamState, name: str) -> bool:
+    """Whether the next message begins a new conversation; refuses lines that take no more messages."""
+    if state.line is None:
+        raise SessionNotFound(f"There is no conversation {name}. Open it with hf.session(…), or check its id.")
+    if state.line.ended and not state.line.fresh:
+        raise SessionClosed(
+            f"{name} was closed and takes no more messages. reset() begins anew under its id; "
+            "hf.new_session() begins another."
+        )
+    return state.line.ended
+
+
+def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draft]]:
+    """The next generation of a session that was reset: events for its line, and for itself if it is the first."""
+    known = session.session or SessionState()
+    if known.status == "open" and known.generation <= line.generation:
+        raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # Only remembered, and stale.
+    if known.status == "open":
+        return [Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation))], []
+    generation = known.generation + 1
+    opened = Draft(type="session.opened", facts=SessionOpened(generation=generation))
+    return [Draft(type="thread.opened", facts=ThreadOpened(generation=generation))], [opened]
+
+
+def append_messages(line: Line, version: int, entries: Sequence[Entry]) -> list[Draft]:
+    """The events for messages that follow `version`, each with its place and the calls that it answers."""
+    waiting = dict(line.calls)
+    position, drafts = line.messages, []
+    before = line.newest if line.edited > line.newest else None
+    for entry in entries:
+        version += 1
+        position += 1
+        answers, round = _answered(waiting, entry)
+        facts = replace(_facts(entry, position, answers), round=round, before=before)
+        drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
+        before = None
+        waiting.update({id: CallRef(id, version, provider) for id, provider in entry.calls})
+    return drafts
+
+
+def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppended:
+    failed = tuple(id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed)
+    return MessageAppended(
+        role=entry.role,
+        position=position,
+        tokens=entry.tokens,
+        tokenizer=entry.tokenizer,
+        calls=entry.calls,
+        answers=tuple(answers),
+        failed=failed,
+        partial=entry.partial,
+        synthetic=entry.synthetic,
+        policy=entry.policy,
+        model=entry.model,
+        provider=entry.provider,
+        usage=entry.usage,
+        frame=entry.frame,
+        call=entry.call,
+        artifacts=entry.artifacts,
+    )
+
+
+def _answered(waiting: dict[str, CallRef], entry: Entry) -> tuple[list[str], int | None]:
+    """The calls that a message answers, which no longer wait, and the round that it belongs to."""
+    found: list[CallRef] = []
+    for answer in entry.answers:
+        call = _waiting_for(waiting, answer)
+        del waiting[call.id]
+        found.append(call)
+    # A call of a line that this one shares has no place in this stream: its result begins a round here.
+    return [call.id for call in found], found[0].version if found and found[0].version > 0 else None
+
+
+def _waiting_for(waiting: dict[str, CallRef], answer: Answer) -> CallRef:
+    """By holdfast's id; else by the provider's, which is reused: the newest message that has it, first call first."""
+    if answer.id in waiting:
+        return waiting[answer.id]
+    wanted = answer.provider or answer.id
+    fits = [call for call in waiting.values() if call.provider == wanted] if wanted else list(waiting.values())
+    if not wanted and len(fits) > 1:
+        raise ToolPairingError(f"{len(fits)} calls wait for results. Say which one this answers: tool_call_id=….")
+    if not fits:
+        which = f" {wanted!r}" if wanted else ""
+        raise ToolPairingError(
+            f"No call{which} waits for a result: it was answered already, or never made. "
+            "Append the assistant's message with its tool calls first."
+        )
+    newest = max(call.version for call in fits)
+    return min((call for call in fits if call.version == newest), key=lambda call: call.id)

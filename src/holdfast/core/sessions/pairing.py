@@ -1,0 +1,229 @@
+"""Calls and results stay together, in every list of messages that anyone is shown.
+
+Windows, summaries, imports, resumes, branches and exports all go through `repaired`. After it each
+call has exactly one result, directly behind its assistant message and before anything else; nothing
+is empty; and what was valid already is the same objects in the same order. What it does is reported
+one by one, so that a strict caller can refuse instead.
+
+What may be wrong with one message by itself, whatever stands around it.
+
+A message that says nothing is refused by providers, and so is a call without a name; fields that a
+role does not have would be shown to nobody. Texts and arguments are never altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.sessions.match import Matching, Place, matched
+from holdfast.core.wire.parts import kept_for
+from holdfast.core.wire.validate import says_nothing
+from holdfast.records.messages import INTERRUPTED, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
+
+OpenCalls = Literal["interrupted", "keep"]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """Messages that are kept or dropped together, by their indexes: one message, or a call with its results."""
+
+    indexes: tuple[int, ...]
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A valid list, and what had to be done for it."""
+
+    messages: list[Message]
+    repairs: list[Repair]
+
+
+def rounds(messages: Sequence[Message]) -> list[Round]:
+    """Every message in exactly one round; a tool message goes with the call that its first result answers."""
+    calls = matched(messages).calls()
+    members: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        owner = index
+        if message.role == "tool":
+            places = (calls.get((index, position)) for position in range(len(message.tool_results)))
+            owner = next((place[0] for place in places if place is not None), index)
+        members.setdefault(owner, []).append(index)
+    # By age of the oldest message in it: an early result is before its call.
+    return sorted((Round(tuple(sorted(found))) for found in members.values()), key=lambda each: each.indexes)
+
+
+def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> Repaired:
+    """The list made valid. `keep` leaves calls open that a running conversation is still waiting for."""
+    if all(map(is_plain, messages)):
+        return Repaired([*messages], [])
+    repairs: list[Repair] = []
+    given, whole = _sound(messages, repairs)
+    found = matched(whole)
+    for (index, position), problem in found.refused.items():
+        which = _id(whole[index].tool_results[position])
+        why = "its call has another" if problem == "duplicate_result" else "no call before it has this id"
+        repairs.append(Repair(index=given[index], problem=problem, done=f"dropped the result {which}: {why}"))
+    live = _newest_open(whole) if open_calls == "keep" else -1
+    kept: list[Message] = []
+    for index, message in enumerate(whole):
+        if message.role != "tool":
+            kept.append(message)
+            if message.tool_calls:
+                kept += _results_of(whole, index, found, given, repairs, fill=index != live)
+    repairs.sort(key=lambda repair: repair.index)
+    return Repaired(kept, repairs)
+
+
+def interrupted(call: ToolCallRequest) -> Message:
+    """The message that stands for the result of a call that was torn."""
+    result = ToolCallResult(
+        tool_call_id=call.id, provider_id=call.provider_id, result=INTERRUPTED, is_error=True, interrupted=True
+    )
+    return Message(role="tool", tool_results=(result,), synthetic=True)
+
+
+def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int], list[Message]]:
+    """Each message valid in itself: where it was in the given list, and what is left of it."""
+    given: list[int] = []
+    whole: list[Message] = []
+    for index, message in enumerate(messages):
+        left, wrong = sound(message)
+        if wrong:
+            repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
+        if left is not None:
+            given.append(index)
+            whole.append(left)
+    return given, whole
+
+
+def _newest_open(messages: Sequence[Message]) -> int:
+    """The message whose calls may still be answered: an assistant's that nothing but results follow; else -1."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role != "tool":
+            return index if messages[index].role == "assistant" else -1
+    return -1
+
+
+def _results_of(
+    messages: Sequence[Message], index: int, found: Matching, given: list[int], repairs: list[Repair], *, fill: bool
+) -> list[Message]:
+    """The results of one assistant message, as the messages that follow it."""
+    calls = messages[index].tool_calls
+    places = [found.answers.get((index, position)) for position in range(len(calls))]
+    behind = index + 1
+    while behind < len(messages) and messages[behind].role == "tool":
+        behind += 1
+    broken = fill and None in places
+    for call, place in zip(calls, places, strict=True):
+        if place is None and fill:
+            done = f"added an interrupted result for {call.name} {call.id or call.provider_id or ''}".rstrip()
+            repairs.append(Repair(index=given[index], problem="missing_result", done=done))
+        elif place is not None and not index < place[0] < behind:
+            done = f"moved the result of {call.name} behind its call"
+            repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
+    if not broken:
+        # All are there: the order in which they came is as good as the order of the calls, and it is the same
+        # whatever stands between them, so that a round alone is shown as it is shown among others.
+        return _carried(messages, sorted(place for place in places if place is not None))
+    shown: list[Message] = []
+    for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
+        if missing:
+            shown += [interrupted(call) for call, _ in run if fill]
+        else:
+            shown += _carried(messages, [place for _, place in run if place is not None])
+    return shown
+
+
+def _carried(messages: Sequence[Message], places: list[Place]) -> list[Message]:
+    """These results in this order, in the messages they came in as far as that is possible."""
+    runs = groupby(places, key=lambda place: place[0])
+    return [with_results(messages[index], [position for _, position in run]) for index, run in runs]
+
+
+def _id(result: ToolCallResult) -> str:
+    return result.provider_id or result.tool_call_id or "without an id"
+
+
+_SPOKEN = ROLES - {"tool"}
+
+Wrong = tuple[str, str]
+"""A problem's name, and what was done about it."""
+
+
+def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
+    """The message as it can be shown, the same object if nothing is wrong; None if nothing is left of it."""
+    if is_plain(message):
+        return message, []
+    wrong: list[Wrong] = []
+    if message.role not in ROLES:
+        wrong.append(("unknown_role", f"shown as a user's: there is no role {message.role[:40]!r}"))
+        message = msgspec.structs.replace(message, role="user")
+    if message.tool_calls and message.role != "assistant":
+        wrong.append(("malformed", f"dropped the calls: a {message.role} message has none"))
+        message = with_calls(message, ())
+    if message.tool_results and message.role != "tool":
+        wrong.append(("malformed", f"dropped the results: a message of role {message.role} has none"))
+        message = with_results(message, ())
+    if not all(call.name.strip() for call in message.tool_calls):
+        wrong.append(("nameless_call", "dropped the calls that name no tool"))
+        named = [position for position, call in enumerate(message.tool_calls) if call.name.strip()]
+        message = with_calls(message, named)
+    if message.role == "tool":
+        if not message.tool_results:
+            wrong.append(("empty_message", "dropped: it holds no result"))
+            return None, wrong
+    elif is_empty(message):
+        wrong.append(("empty_message", "dropped: it says nothing"))
+        return None, wrong
+    return message, wrong
+
+
+def is_plain(message: Message) -> bool:
+    """Whether somebody said something and nothing else, as in most messages: there is nothing to look at."""
+    said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
+    return bool(said) and not message.tool_calls and not message.tool_results
+
+
+def is_empty(message: Message) -> bool:
+    """Whether a message says nothing to anybody; a spoken answer is in what is kept for its provider."""
+    return says_nothing(message) and not kept_for(message, "openai", "message").get("audio")
+
+
+def with_calls(message: Message, positions: Sequence[int]) -> Message:
+    """The message with only the calls at these positions, also where its parts and notes name them."""
+    moved = {old: new for new, old in enumerate(positions)}
+    content = message.content
+    if isinstance(content, list):
+        kept = (part for part in content if part.get("type") != "call" or part.get("call") in moved)
+        content = [{**part, "call": moved[part["call"]]} if part.get("type") == "call" else part for part in kept]
+    calls = tuple(message.tool_calls[position] for position in positions)
+    metadata = _renumbered(message.metadata, "calls", moved)
+    return changed(message, tool_calls=calls, content=content, metadata=metadata)
+
+
+def with_results(message: Message, positions: Sequence[int]) -> Message:
+    """The message with only the results at these positions; the same object if those are all it has."""
+    if [*positions] == [*range(len(message.tool_results))]:
+        return message
+    results = tuple(message.tool_results[position] for position in positions)
+    metadata = _renumbered(message.metadata, "results", {old: new for new, old in enumerate(positions)})
+    return changed(message, tool_results=results, metadata=metadata)
+
+
+def changed(message: Message, **fields: Any) -> Message:
+    """The message with other fields. What was counted is no longer what it says."""
+    return msgspec.structs.replace(message, **fields, tokens=None, tokenizer=None)
+
+
+def _renumbered(metadata: dict[str, Any] | None, kind: str, moved: dict[int, int]) -> dict[str, Any] | None:
+    """What a message keeps for providers beside its calls or results, by the new positions of those."""
+    if not metadata:
+        return metadata
+    shown = dict(metadata)
+    for provider, kept in metadata.items():
+        if isinstance(kept, dict) and isinstance(kept.get(kind), dict):
+            extras = {str(new): kept[kind][str(old)] for old, new in moved.items() if str(old) in kept[kind]}
+            shown[provider] = {**kept, kind: extras}
+    return shown

@@ -1,0 +1,160 @@
+"""A conversation made valid and cut into rounds, which are measured only when they are looked at.
+
+So the tokens of a long history are counted for what is shown and one round more, not for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.sessions.pairing import repaired
+from holdfast.core.sessions.shorten import CountMessage
+from holdfast.core.values import words
+from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.records.messages import Message
+
+SUMMARY_PREFIX = "Summary of previous context: "
+UNLIMITED = 1 << 62
+
+Size = tuple[int, int]
+"""Messages and tokens."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a window may be, and how its tokens are counted."""
+
+    messages: int = UNLIMITED
+    tokens: int = UNLIMITED
+    reserve: int = 0
+    """Tokens of the limit that are for something beside the messages."""
+    count: CountMessage | None = None
+
+    @property
+    def size(self) -> Size:
+        """What the messages may take of both limits."""
+        return self.messages, self.tokens - self.reserve
+
+
+def bounds(
+    max_messages: int | None, max_tokens: int | None, count: CountMessage | None = None, reserve: int = 0
+) -> Bounds:
+    """The limits a caller gave, checked."""
+    if max_messages is None and max_tokens is None:
+        raise InvalidValue("A window needs a limit. Give max_messages, max_tokens or both.")
+    for name, value in (("max_messages", max_messages), ("max_tokens", max_tokens), ("reserve", reserve)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise InvalidValue(f"{name} is {value!r}. Give a whole number, not below zero.")
+    if max_tokens is not None and count is None:
+        raise InvalidValue("max_tokens needs a way to count. Give count=, a function from a message to its tokens.")
+    return Bounds(
+        messages=UNLIMITED if max_messages is None else max_messages,
+        tokens=UNLIMITED if max_tokens is None else max_tokens,
+        reserve=reserve,
+        count=count,
+    )
+
+
+def is_summary(message: Message) -> bool:
+    """Whether a message stands for others that were summarised."""
+    return message.role == "system" and message.text.startswith(SUMMARY_PREFIX)
+
+
+def less(room: Size, size: Size) -> Size:
+    """The room that is left; below zero if there is not enough."""
+    return room[0] - size[0], room[1] - size[1]
+
+
+def fits(size: Size, room: Size) -> bool:
+    """Whether both messages and tokens fit."""
+    return size[0] <= room[0] and size[1] <= room[1]
+
+
+class Conversation:
+    """A valid list of messages: the first instructions, then rounds by number."""
+
+    __slots__ = ("_known", "_starts", "first", "limits", "messages", "repairs", "rounds")
+
+    def __init__(self, messages: Sequence[Message], limits: Bounds, leading: int | None = None) -> None:
+        """`leading` says how many of the messages are the first instructions, if the list is only an end of a line."""
+        found = repaired(messages)
+        self.messages = found.messages
+        self.repairs = tuple(found.repairs)
+        self.limits = limits
+        begin = 0
+        for message in self.messages:
+            if message.role not in ("system", "developer") or is_summary(message) or begin == leading:
+                break
+            begin += 1
+        self.first = self.messages[:begin]
+        # Results are behind their calls now, so a round ends where the next message is no result.
+        starts = [index for index in range(begin, len(self.messages)) if self.messages[index].role != "tool"]
+        self._starts = [*starts, len(self.messages)]
+        self.rounds = len(starts)
+        self._known: dict[int, tuple[Message, int]] = {}
+
+    def round(self, nth: int) -> list[Message]:
+        """The messages of a round; from the newest with -1."""
+        nth = nth % self.rounds
+        return self.messages[self._starts[nth] : self._starts[nth + 1]]
+
+    def head(self, nth: int) -> Message:
+        """The message that a round begins with."""
+        return self.messages[self._starts[nth % self.rounds]]
+
+    def size(self, messages: Sequence[Message]) -> Size:
+        """How much of both limits these take."""
+        return len(messages), sum(map(self.count, messages))
+
+    def fits(self) -> bool:
+        """Whether all of it is within the limits."""
+        room = less(self.limits.size, self.size(self.first))
+        for nth in range(self.rounds - 1, -1, -1):
+            if min(room) < 0:
+                return False
+            room = less(room, self.size(self.round(nth)))
+        return min(room) >= 0
+
+    def chosen(self, room: Size, *, most: int = UNLIMITED, keep_summaries: bool) -> list[int]:
+        """Rounds to show before the newest one: what is pinned, then the newer ones up to the first too large."""
+        chosen: set[int] = set()
+        older = range(self.rounds - 2, -1, -1)
+        for nth in older:
+            if self._stays(nth, keep_summaries) and fits(size := self.size(self.round(nth)), room):
+                room = less(room, size)
+                chosen.add(nth)
+        for nth in older[:most]:
+            if nth in chosen:
+                continue
+            if not fits(size := self.size(self.round(nth)), room):
+                break
+            room = less(room, size)
+            chosen.add(nth)
+        return sorted(chosen)
+
+    def count(self, message: Message) -> int:
+        """The tokens of a message, asked for once; 0 if nobody counts."""
+        if self.limits.count is None:
+            return 0
+        known = self._known.get(id(message))
+        if known is None:
+            # The message is kept beside its number, so that its identity is not given to another.
+            known = self._known[id(message)] = (message, _asked(self.limits.count, message))
+        return known[1]
+
+    def _stays(self, nth: int, keep_summaries: bool) -> bool:
+        messages = self.round(nth)
+        return any(message.pinned for message in messages) or (keep_summaries and is_summary(messages[0]))
+
+
+def _asked(count: CountMessage, message: Message) -> int:
+    try:
+        tokens = count(message)
+    except HoldfastError:
+        raise
+    except Exception as error:  # it is the caller's own code
+        raise InvalidValue(f"The tokens of a message could not be counted: {words(error)}.") from error
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise InvalidValue(f"count gave {tokens!r} for a message. It must give a whole number, not below zero.")
+    return tokens

@@ -1,0 +1,203 @@
+"""Messages made to fit by leaving out the middle of what is long, never by tearing a call from its result.
+
+Tool outputs give way first, then texts, and the arguments of calls only if nothing else helps. Each keeps
+its beginning and its end around a marker that says how much is missing. Images, files and reasoning stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.sessions.match import matched
+from holdfast.core.sessions.pairing import changed, with_calls, with_results
+from holdfast.core.wire.calls import json_text
+from holdfast.core.wire.parts import is_parts
+from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult
+
+CountMessage = Callable[[Message], int]
+Name = Callable[[Message], str | None]
+"""What a model can ask for to read a message whole."""
+What = Literal["results", "text", "arguments", "calls"]
+_ORDER: tuple[What, ...] = ("results", "text", "arguments")
+SHORTENED = "SHORTENED_JSON"
+"""Under this name stands what is left of arguments, as text: no tool takes it, should a model write so itself."""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """What was left out of one message: characters of results, text or arguments, or calls with their results."""
+
+    index: int
+    """Which message of the window, from 0."""
+    what: What
+    left_out: int
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """Messages after shortening. They fit if `tokens` does; else they are as short as they can get."""
+
+    messages: list[Message]
+    cuts: tuple[Cut, ...]
+    tokens: int
+    recipe: tuple[str, ...] = ()
+    """What was done, one step after the other: `applied` does it again."""
+
+
+def cut_marker(left_out: int, name: str | None = None) -> str:
+    """What stands in the place of characters that were left out, with what to ask for to read them."""
+    return f"[… {left_out} characters left out …]" if name is None else f"[… {left_out} characters left out: {name} …]"
+
+
+def cut(text: str, keep: int, name: str | None = None) -> tuple[str, int]:
+    """A text with only `keep` of its characters, from both ends, and how many are missing; whole if not shorter so."""
+    left_out = len(text) - keep
+    if left_out <= 0 or left_out <= len(between := cut_marker(left_out, name)):
+        return text, 0
+    head = (keep + 1) // 2
+    return f"{text[:head]}{between}{text[head + left_out :]}", left_out
+
+
+def fitted(
+    messages: Sequence[Message],
+    room: int,
+    count: CountMessage,
+    *,
+    name: Name | None = None,
+    order: Sequence[What] = _ORDER,
+) -> Fitted:
+    """The messages of one round in at most `room` tokens if shortening can do that, with as much kept as fits."""
+    form = least = Fitted(list(messages), (), sum(map(count, messages)))
+    if form.tokens <= room:
+        return form
+    for what in order:
+        shortest = _shortened(form, what, 0, count, name)
+        if shortest.tokens <= room:
+            return _longest(form, what, room, count, shortest, name)
+        least = min(least, shortest, key=lambda each: each.tokens)
+        form = shortest
+    return least
+
+
+def applied(messages: Sequence[Message], recipe: Sequence[str], name: Name | None = None) -> Fitted:
+    """The messages shortened as they were before, step by step."""
+    form: Fitted = Fitted(list(messages), (), 0)
+    for step in recipe:
+        what, _, amount = step.partition(":")
+        if what == "calls":
+            fewer = thinned(form.messages, int(amount))
+            form = form if fewer is None else Fitted(fewer.messages, form.cuts + fewer.cuts, 0)
+        elif what in _WITHOUT:
+            form = _shortened(form, what, int(amount), _uncounted, name)
+    return form
+
+
+def _uncounted(message: Message) -> int:
+    return 0
+
+
+def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
+    """An assistant message with only its newest calls, so that with their results they are at most `most` messages."""
+    asked, answers = messages[0], matched(messages).answers
+    holders: set[int] = set()
+    first = len(asked.tool_calls)
+    while first and len(holders | {answers[0, first - 1][0]}) < most:
+        first -= 1
+        holders.add(answers[0, first][0])
+    if not holders:
+        return None
+    calls = range(first, len(asked.tool_calls))
+    kept = [with_calls(asked, calls)]
+    for index in sorted(holders):
+        positions = sorted(answers[0, call][1] for call in calls if answers[0, call][0] == index)
+        kept.append(with_results(messages[index], positions))
+    return Fitted(kept, (Cut(index=0, what="calls", left_out=first),), 0, (f"calls:{most}",))
+
+
+def _longest(form: Fitted, what: What, room: int, count: CountMessage, shortest: Fitted, name: Name | None) -> Fitted:
+    """The most that can be kept of what gives way. However long it is, little more than what fits is counted."""
+    best, low, high = shortest, 0, max(room, 16)
+    longest = max(cut.left_out for cut in shortest.cuts)
+    while high < longest and (tried := _shortened(form, what, high, count, name)).tokens <= room:
+        best, low, high = tried, high, high * 2
+    while high - low > 4 + low // 128:
+        middle = (low + high) // 2
+        tried = _shortened(form, what, middle, count, name)
+        if tried.tokens <= room:
+            best, low = tried, middle
+        else:
+            high = middle
+    return best
+
+
+def _shortened(form: Fitted, what: What, keep: int, count: CountMessage, name: Name | None = None) -> Fitted:
+    """Every output or text of more than `keep` characters cut down to that."""
+    shown: list[Message] = []
+    cuts = list(form.cuts)
+    tokens = form.tokens
+    for index, message in enumerate(form.messages):
+        shorter, left_out = _WITHOUT[what](message, keep, None if name is None else name(message))
+        if left_out:
+            cuts.append(Cut(index=index, what=what, left_out=left_out))
+            tokens += count(shorter) - count(message)
+        shown.append(shorter)
+    return Fitted(shown, tuple(cuts), tokens, (*form.recipe, f"{what}:{keep}"))
+
+
+def _without_results(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+    left_out = 0
+    results: list[ToolCallResult] = []
+    for result in message.tool_results:
+        value, missing = _cut_value(result.result, keep, name)
+        left_out += missing
+        results.append(msgspec.structs.replace(result, result=value) if missing else result)
+    return (changed(message, tool_results=tuple(results)), left_out) if left_out else (message, 0)
+
+
+def _without_text(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+    if isinstance(message.content, str):
+        content: Any
+        content, left_out = cut(message.content, keep, name)
+    else:
+        content, left_out = _cut_parts(message.content or [], keep, name)
+    return (changed(message, content=content), left_out) if left_out else (message, 0)
+
+
+def _without_arguments(message: Message, keep: int, name: str | None) -> tuple[Message, int]:
+    left_out = 0
+    calls: list[ToolCallRequest] = []
+    for call in message.tool_calls:
+        text, missing = cut(call.arguments, keep, name)
+        shorter = json_text({SHORTENED: text})
+        helps = len(shorter) < len(call.arguments)
+        left_out += missing if helps else 0
+        calls.append(msgspec.structs.replace(call, arguments=shorter) if helps else call)
+    return (changed(message, tool_calls=tuple(calls)), left_out) if left_out else (message, 0)
+
+
+def _cut_value(value: Any, keep: int, name: str | None) -> tuple[Any, int]:
+    if is_parts(value):
+        return _cut_parts(value, keep, name)
+    return cut(value if isinstance(value, str) else json_text(value), keep, name)
+
+
+def _cut_parts(parts: list[Part], keep: int, name: str | None) -> tuple[list[Part], int]:
+    shown: list[Part] = []
+    left_out = 0
+    for part in parts:
+        text = part.get("text")
+        if part.get("type") in ("text", "refusal") and isinstance(text, str):
+            shorter, missing = cut(text, keep, name)
+            left_out += missing
+            shown.append({**part, "text": shorter} if missing else part)
+        else:
+            shown.append(part)
+    return shown, left_out
+
+
+_WITHOUT: dict[What, Callable[[Message, int, str | None], tuple[Message, int]]] = {
+    "results": _without_results,
+    "text": _without_text,
+    "arguments": _without_arguments,
+}

@@ -1,0 +1,239 @@
+"""How many tokens a message, a system prompt and tool definitions take in a request.
+
+What is exact: texts, arguments and results are counted by the tokenizer on the very text that is
+sent, each apart. What is an upper bound: everything a provider puts around them. `Framing` has the
+numbers, from what providers publish and from requests measured by others; where only a range is
+known, its upper end. So a count may be a few tokens high for each message and is not below what is
+billed, as far as the tokenizer is the model's own.
+
+Images are counted at the most that a provider ever takes for one, since their size in pixels is not
+known here. Files are counted by their text if it is here, else by their size in bytes, which is a
+rough guide only. A part may say better with its own "tokens".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.wire.calls import json_text, shown_result
+from holdfast.core.wire.parts import ERASED_TEXT, bytes_of
+from holdfast.core.wire.plain_data import prompt_of
+from holdfast.core.wire.tools import author_name, tool_name
+from holdfast.records.messages import Message, Part, ToolDef
+
+Count = Callable[[str], int]
+
+SEAM = 2
+"""Between parts: joined, two texts may have a token more than apart, once in a hundred times; two were seen once."""
+PAGE = 5_000
+"""A page of a document as text and as an image, at the most."""
+PAGE_BYTES = 20_000
+"""A page of text in a PDF; pages with pictures have more bytes and not more tokens."""
+MOST_PAGES = 100
+_TEXTUAL = ("text/", "application/json", "application/xml", "application/yaml")
+
+
+class Framing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider adds to texts, in tokens."""
+
+    name: str
+    message: int
+    """A message with its role."""
+    author: int
+    """The name of a message's author, beside the text of the name."""
+    part: int
+    """A part that is not text; also covers the words that stand for it where it cannot be shown."""
+    call: int
+    """A tool call, beside its name and arguments."""
+    parallel: int
+    """Calls that are made together, once for a message."""
+    result: int
+    """A tool's result, beside its text."""
+    reply: int
+    """What leads the reply, once for a request."""
+    low_image: int
+    image: int
+    tools: int
+    """Tool definitions as a whole, once for a request that has any."""
+    tool: int
+    """A tool definition, beside its JSON."""
+    hosted_tool: int
+    """A tool that the provider itself runs, beside its JSON: its instructions are not published."""
+
+
+OPENAI = Framing(
+    name="openai",
+    message=4,
+    author=1,
+    part=8,
+    call=10,
+    parallel=28,
+    result=8,
+    reply=3,
+    low_image=85,
+    image=3_800,
+    tools=16,
+    tool=8,
+    hosted_tool=2_000,
+)
+"""Chat completions. An image: 85 + 170 for each of 8 tiles, or 1,536 patches times at most 2.46."""
+
+OPENAI_SMALL = msgspec.structs.replace(OPENAI, name="openai-small", low_image=2_833, image=48_200)
+"""gpt-4o-mini takes 33 times as many tokens for an image as gpt-4o, to cost as much."""
+
+RESPONSES = msgspec.structs.replace(OPENAI, name="responses", message=6, call=14, result=12)
+"""The Responses API: the same, with items and channels around them."""
+
+ANTHROPIC = Framing(
+    name="anthropic",
+    message=6,
+    author=0,
+    part=8,
+    call=50,
+    parallel=0,
+    result=40,
+    reply=6,
+    low_image=4_800,
+    image=4_800,
+    tools=820,
+    tool=20,
+    hosted_tool=3_000,
+)
+"""Messages. Tool use has a prompt of its own, 159 to 804 tokens by model; an image at most 4,784. Calls carry ids."""
+
+OTHER = Framing(
+    name="other",
+    message=8,
+    author=2,
+    part=8,
+    call=40,
+    parallel=28,
+    result=40,
+    reply=8,
+    low_image=4_800,
+    image=4_800,
+    tools=400,
+    tool=20,
+    hosted_tool=3_000,
+)
+"""Anybody else's: chat templates of open models and providers that publish nothing."""
+
+_FRAMINGS = {"openai": OPENAI, "azure": OPENAI, "responses": RESPONSES, "anthropic": ANTHROPIC}
+
+
+def framing_of(provider: str | None, model: str | None = None) -> Framing:
+    """The framing of a provider; of one model where that differs."""
+    found = _FRAMINGS.get(provider or "", OTHER)
+    return OPENAI_SMALL if found is OPENAI and "gpt-4o-mini" in (model or "") else found
+
+
+def counted_as(tokenizer: str, framing: Framing) -> str:
+    """The name under which counts are kept: they hold for this tokenizer within this framing."""
+    return tokenizer if framing is OPENAI else f"{tokenizer}+{framing.name}"
+
+
+def message_tokens(message: Message, count: Count, framing: Framing) -> int:
+    """The tokens of one message in a request."""
+    total = framing.message
+    content = message.content
+    if isinstance(content, str):
+        total += count(content)
+    elif content:
+        total += _parts_tokens(content, count, framing)
+    elif message.erased:
+        total += count(ERASED_TEXT)
+    if message.name:
+        total += _name_tokens(message, message.name, count, framing)
+    if message.tool_calls:
+        total += framing.parallel if len(message.tool_calls) > 1 else 0
+        for call in message.tool_calls:
+            total += framing.call + count(tool_name(call.name)) + count(call.arguments)
+    for result in message.tool_results:
+        shown = shown_result(message, result)
+        total += framing.result + (count(shown) if isinstance(shown, str) else _parts_tokens(shown, count, framing))
+    return total
+
+
+def system_tokens(text: str | None, count: Count, framing: Framing) -> int:
+    """The tokens of a system prompt; none if it says nothing."""
+    prompt = prompt_of(text)
+    return framing.message + count(prompt) if prompt else 0
+
+
+def tools_tokens(tools: Sequence[ToolDef], count: Count, framing: Framing) -> int:
+    """The tokens of tool definitions, counted as JSON, which is longer than any form models are shown them in."""
+    total = framing.tools if tools else 0
+    for tool in tools:
+        if tool.raw is not None:
+            total += framing.hosted_tool + count(json_text(tool.raw))
+        else:
+            shown = {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
+            total += framing.tool + count(json_text(shown))
+    return total
+
+
+def request_tokens(
+    messages: Sequence[Message],
+    count: Count,
+    framing: Framing,
+    *,
+    system: str | None = None,
+    tools: Sequence[ToolDef] = (),
+) -> int:
+    """The tokens of a whole request, also what leads the reply."""
+    total = framing.reply + system_tokens(system, count, framing) + tools_tokens(tools, count, framing)
+    return total + sum(message_tokens(message, count, framing) for message in messages)
+
+
+def _name_tokens(message: Message, name: str, count: Count, framing: Framing) -> int:
+    """The name of who spoke; every result of a message has its tool's."""
+    if message.role == "tool":
+        return len(message.tool_results) * (framing.author + count(tool_name(name)))
+    return framing.author + count(author_name(name))
+
+
+def _parts_tokens(parts: Sequence[Part], count: Count, framing: Framing) -> int:
+    return sum(_part_tokens(part, count, framing) for part in parts) + SEAM * (len(parts) - 1)
+
+
+def _part_tokens(part: Part, count: Count, framing: Framing) -> int:
+    kind = part.get("type")
+    text = part.get("text")
+    if kind in ("text", "refusal") and isinstance(text, str):
+        return count(text)
+    if kind == "call":
+        # Only says where a call stood; the call itself is counted with the calls.
+        return 0
+    known = _number(part.get("tokens"))
+    if known is not None:
+        return framing.part + known
+    if kind == "image":
+        return framing.part + (framing.low_image if part.get("detail") == "low" else framing.image)
+    if kind == "file":
+        return framing.part + _file_tokens(part, count)
+    if kind in ("reasoning", "other") and "item" in part:
+        return framing.part + count(json_text(part["item"]))
+    return framing.part + count(json_text(part))
+
+
+def _file_tokens(part: Part, count: Count) -> int:
+    named = sum(count(name) for name in (part.get("name"), part.get("url")) if isinstance(name, str))
+    kind = part.get("media_type")
+    textual = isinstance(kind, str) and kind.startswith(_TEXTUAL)
+    data = bytes_of(part)
+    if textual and data is not None:
+        return named + count(data.decode("utf-8", "replace"))
+    size = _number(part.get("size")) if data is None else len(data)
+    if size is None:
+        return named + PAGE
+    if textual:
+        # Prose has four bytes to a token; digits and noise have two.
+        return named + (size + 1) // 2
+    return named + PAGE * min(MOST_PAGES, -(-size // PAGE_BYTES) or 1)
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,112 @@
+"""The newest part of a conversation that fits: valid for every provider, never over its limit.
+
+A window is the first instructions, then what is pinned, then the newest whole rounds without a gap,
+all in the order in which it was said. Nothing is remembered here: the list is the caller's, stays as
+it is, and what is not shown can be found in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.sessions.rounds import Conversation, bounds, less
+from holdfast.core.sessions.shorten import CountMessage, Cut, Fitted, fitted, thinned
+from holdfast.errors import BudgetTooSmall
+from holdfast.records.messages import Message, Repair
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be shown of a conversation, and what that took."""
+
+    messages: list[Message]
+    left_out: int = 0
+    """How many messages of the repaired conversation are not shown."""
+    tokens: int | None = None
+    """What they take of the limit, with what was reserved; None if nobody counts."""
+    shortened: tuple[Cut, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    summarised: int = 0
+    """For how many of those left out a summary stands."""
+    failure: str | None = None
+    """Why there is no summary though one was asked for."""
+
+
+def sliding(
+    messages: Sequence[Message],
+    *,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    count: CountMessage | None = None,
+    reserve: int = 0,
+    leading: int | None = None,
+) -> Window:
+    """The first instructions and the newest whole rounds that fit; only the newest may be shortened.
+
+    `reserve` is how many of the tokens are for something else: tool definitions, a system prompt passed apart.
+    `leading` is how many messages are the first instructions; all at the beginning, if it is not said.
+    """
+    return slid(Conversation(messages, bounds(max_messages, max_tokens, count, reserve), leading))
+
+
+def slid(talk: Conversation, failure: str | None = None) -> Window:
+    """The window over a conversation that has been repaired and can be measured."""
+    room = less(talk.limits.size, talk.size(talk.first))
+    if not talk.rounds:
+        _newest(talk, [], room)
+        return shown(talk, [], Fitted([], (), 0), failure=failure)
+    newest = _newest(talk, talk.round(-1), room)
+    left = less(room, talk.size(newest.messages))
+    return shown(talk, talk.chosen(left, keep_summaries=True), newest, failure=failure)
+
+
+def shown(
+    talk: Conversation,
+    chosen: Sequence[int],
+    newest: Fitted,
+    *,
+    summary: Message | None = None,
+    failure: str | None = None,
+) -> Window:
+    """The window of the first instructions, a summary, these rounds, and the newest one as it could be kept."""
+    messages = [*talk.first] if summary is None else [*talk.first, summary]
+    for nth in chosen:
+        messages += talk.round(nth)
+    cuts = tuple(msgspec.structs.replace(cut, index=cut.index + len(messages)) for cut in newest.cuts)
+    messages += newest.messages
+    left_out = len(talk.messages) - len(messages) + (summary is not None)
+    return Window(
+        messages=messages,
+        left_out=left_out,
+        tokens=talk.size(messages)[1] + talk.limits.reserve if talk.limits.count is not None else None,
+        shortened=cuts,
+        repairs=talk.repairs,
+        summarised=0 if summary is None else left_out,
+        failure=failure,
+    )
+
+
+def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> Fitted:
+    """The newest round, which is always shown: with fewer calls or shorter texts if it must be."""
+    form: Fitted | None = Fitted(whole, (), 0)
+    if len(whole) > room[0]:
+        form = thinned(whole, room[0]) if len(whole) > 1 else None
+    if form is None:
+        # A call is only shown with its result.
+        required = len(talk.first) + min(len(whole), 2)
+        raise BudgetTooSmall(
+            f"A window of {talk.limits.messages} messages is too small: the first instructions and the newest round "
+            f"need {required} messages. Raise max_messages to that.",
+            required=required,
+            unit="messages",
+        )
+    short = fitted(form.messages, room[1], talk.count)
+    if short.tokens > room[1]:
+        required = talk.size(talk.first)[1] + short.tokens + talk.limits.reserve
+        raise BudgetTooSmall(
+            f"A window of {talk.limits.tokens} tokens is too small: the first instructions and the newest round "
+            f"need {required} tokens, shortened as they can be. Raise max_tokens to that, or shorten the instructions.",
+            required=required,
+        )
+    return Fitted(short.messages, form.cuts + short.cuts, short.tokens)

@@ -1,0 +1,139 @@
+"""JSON lines in holdfast's own form: one message a line, every field of it, nothing lost.
+
+The first line may be a header, `{"holdfast": 1, "system": …, "tools": […], "model": …}`. Bytes of
+images and files stand beside the message, as base64 with their place in it:
+
+    {"role": "user", "content": [{"type": "image", …}], "bytes": [{"at": ["content", 0, "data"], "base64": "…"}]}
+
+Reading is strict: a line that is not such a message, or could not be appended, is refused by its number.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.core.msgspec_types import converted
+from holdfast.core.wire.parts import encoded
+from holdfast.core.wire.plain_data import Reading
+from holdfast.core.wire.tools import tool_defs
+from holdfast.core.wire.validate import checked
+from holdfast.errors import InvalidMessage, InvalidValue
+from holdfast.records.messages import Message, ToolDef
+
+VERSION = 1
+_FIELDS = {field.name for field in msgspec.structs.fields(Message)}
+_HEADER_FIELDS = {"holdfast", "system", "tools", "model"}
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is held with."""
+
+    system: str | None = None
+    tools: tuple[ToolDef, ...] = ()
+    model: str | None = None
+
+
+def write_lines(
+    messages: Iterable[Message], *, system: str | None = None, tools: Sequence[ToolDef] = (), model: str | None = None
+) -> Iterator[str]:
+    """A conversation line by line, without line ends; the header only if it says something."""
+    if system is not None or tools or model is not None:
+        said = {"system": system, "tools": [msgspec.to_builtins(tool) for tool in tools] or None, "model": model}
+        header = {"holdfast": VERSION} | {key: value for key, value in said.items() if value is not None}
+        yield msgspec.json.encode(header).decode()
+    for message in messages:
+        yield write_line(message)
+
+
+def write_line(message: Message) -> str:
+    """One message as one line."""
+    found: list[dict[str, Any]] = []
+    try:
+        # Bytes are taken out first: as text they could not be told from text.
+        plain = _lifted(msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview)), [], found)
+        return msgspec.json.encode({**plain, "bytes": found} if found else plain).decode()
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(f"A message cannot be written: {error}. Use plain JSON data in it.") from None
+
+
+def read_messages(lines: Iterable[str | bytes]) -> Reading:
+    """All of a conversation. Blank lines are skipped."""
+    header = Header()
+    messages: list[Message] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        found = read_line(line, number)
+        if isinstance(found, Message):
+            messages.append(found)
+        elif number > 1:
+            raise InvalidMessage(f"Line {number} is a header, which can only be the first line. Split the file there.")
+        else:
+            header = found
+    return Reading(messages=messages, system=header.system, tools=header.tools, model=header.model)
+
+
+def read_line(line: str | bytes, number: int) -> Message | Header:
+    """One line, for readers that go through a file without holding it."""
+    try:
+        given = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidMessage(f"Line {number} is not JSON: {error}. Each line is one message.") from None
+    if not isinstance(given, dict):
+        raise InvalidMessage(f"Line {number} is not an object. Each line is one message.")
+    try:
+        if "holdfast" in given:
+            return _read_header(given)
+        return _read_message(given)
+    except (msgspec.ValidationError, InvalidValue) as error:
+        raise InvalidMessage(f"Line {number} is not a message of holdfast's: {error}") from None
+
+
+def _read_header(given: dict[str, Any]) -> Header:
+    if given["holdfast"] != VERSION:
+        raise InvalidValue(f"its form is {given['holdfast']!r:.20}, this release reads {VERSION}. Upgrade holdfast.")
+    _refuse_unknown(given, _HEADER_FIELDS)
+    tools = converted(given.get("tools") or [], list[ToolDef])
+    return cast(Header, converted({**given, "tools": tool_defs(tools)}, Header))
+
+
+def _read_message(given: dict[str, Any]) -> Message:
+    _refuse_unknown(given, _FIELDS | {"bytes"})
+    for place in converted(given.pop("bytes", []), list[dict[str, Any]]):
+        _put_back(given, place)
+    return checked(converted(given, Message))
+
+
+def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise InvalidValue(f"it has fields that are not known: {', '.join(unknown)[:80]}. Remove them.")
+
+
+def _lifted(value: Any, at: list[str | int], found: list[dict[str, Any]]) -> Any:
+    """The same data with null where there were bytes, which go to `found` with their place."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        found.append({"at": at, "base64": encoded(bytes(value))})
+        return None
+    if isinstance(value, dict):
+        return {key: _lifted(item, [*at, key], found) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_lifted(item, [*at, index], found) for index, item in enumerate(value)]
+    return value
+
+
+def _put_back(given: dict[str, Any], place: dict[str, Any]) -> None:
+    at: Any = place.get("at")
+    try:
+        *path, last = at
+        target: Any = given
+        for key in path:
+            target = target[key]
+        target[last] = base64.b64decode(place["base64"], validate=True)
+    except (KeyError, IndexError, TypeError, ValueError, binascii.Error):
+        raise InvalidValue(f"its bytes at {at!r:.60} have no such place, or are not base64.") from None

@@ -1,0 +1,352 @@
+"""OpenAI's chat completions form, read and written.
+
+`render(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, up to this:
+
+- a key that is null is left out, but for `content` beside calls, which is there and may be null
+- text beside a `refusal` comes back as a list of one part
+- an empty list of calls is left out; so are a call's `index` (of a stream) and `annotations`, which only replies have
+- `function_call` and the role `function` come back as calls and tool messages; such calls had no id and get one
+- empty arguments come back as `{}`, arguments given as an object as text
+- a tool's content that is neither text nor parts comes back as JSON text
+- base64 comes back without line breaks
+
+What is not understood is kept in the message's metadata or in its part, under `openai`, and comes back.
+
+Messages in OpenAI's chat completions form.
+
+Assistants and tools can be given text only, so an image in a tool's result is named in words there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.core.wire.calls import Ids, WireIds, custom_arguments, custom_input, id_text, read_call, shown_result
+from holdfast.core.wire.parts import (
+    InOrder,
+    address_of,
+    bytes_of,
+    copied,
+    encoded,
+    extras_of,
+    file_id_of,
+    file_media,
+    is_custom,
+    item_of,
+    kept_for,
+    malformed_part,
+    media_of,
+    metadata_of,
+    own,
+    parts_of,
+    said_instead,
+    text_part,
+)
+from holdfast.core.wire.plain_data import NOTHING_SAID, Notes, Reading, listed, plain, prompt_of, read_role
+from holdfast.core.wire.requests import OpenAIRequest
+from holdfast.core.wire.tools import author_name, to_openai
+from holdfast.core.wire.validate import settled
+from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
+
+_KNOWN = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
+_ASSISTANTS = ("tool_calls", "function_call", "refusal")
+_KNOWN_PARTS = ("text", "refusal", "image_url", "file")
+_VALID_ID = re.compile(r"[!-~]+")
+LONGEST_ID = 40
+
+
+def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> Reading:
+    """A list of messages, as far as it can be read; what could not is among the repairs."""
+    notes = Notes()
+    messages: list[Message] = []
+    indexes: list[int] = []
+    for index, item in enumerate(listed(items, notes)):
+        notes.index = index
+        message = read_message(item, notes)
+        if message is not None:
+            messages.append(message)
+            indexes.append(index)
+    return Reading(messages=messages, repairs=notes.repairs, indexes=indexes)
+
+
+def read_message(item: Any, notes: Notes) -> Message | None:
+    """One message, or None if nothing of it can be taken."""
+    given = plain(item, notes)
+    if not isinstance(given, dict):
+        notes.wrong("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
+        return None
+    role = read_role(given.get("role"), notes, also=("function",))
+    if role is None:
+        return None
+    name = _name(given.get("name"), notes)
+    if role != "assistant" and any(given.get(key) for key in _ASSISTANTS):
+        notes.wrong(
+            "malformed",
+            f"A message of the role {role} has calls or a refusal. Only an assistant's has.",
+            "left out calls that are not an assistant's",
+        )
+    if role in ("tool", "function"):
+        return settled(_read_result(given, name, notes), notes)
+    calls = _read_calls(given, notes) if role == "assistant" else InOrder()
+    content = _read_content(given.get("content"), notes)
+    if role == "assistant" and isinstance(given.get("refusal"), str) and given["refusal"]:
+        said: list[Part] = [text_part(content)] if isinstance(content, str) else content or []
+        content = [*said, {"type": "refusal", "text": given["refusal"], "openai": {"field": True}}]
+    message = Message(
+        role=role,
+        content=content,
+        tool_calls=tuple(calls.calls),
+        name=name,
+        metadata=metadata_of("openai", notes, message=_extras(given, role, notes), calls=calls.call_extras),
+    )
+    return settled(message, notes)
+
+
+def render(
+    messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
+) -> OpenAIRequest:
+    """Keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
+    wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
+    out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := prompt_of(system)) else []
+    for index, message in enumerate(messages):
+        out += rendered(message, index, wire, exact=ids == "provider")
+    if not out and ids == "unique":
+        out.append({"role": "user", "content": NOTHING_SAID})  # A request without a message is refused.
+    told = to_openai(tools)
+    return {"messages": out, "tools": told} if told else {"messages": out}
+
+
+def _extras(given: dict[str, Any], role: str, notes: Notes) -> dict[str, Any]:
+    """What is not understood. Audio that a model spoke is referred to by its id, and may be all that it said."""
+    extras = extras_of(given, _KNOWN)
+    match extras.get("audio"):
+        case None:
+            return extras
+        case {"id": str(audio)} if role == "assistant" and audio:
+            return extras
+    notes.wrong("malformed", "`audio` names nothing that an assistant spoke. Leave it out.", "left out audio")
+    return {key: value for key, value in extras.items() if key != "audio"}
+
+
+def _name(name: Any, notes: Notes) -> str | None:
+    if name is None or (isinstance(name, str) and name):
+        return name
+    notes.wrong("malformed", "A message's name is not text. Give text, or no name.", "left out a name")
+    return None
+
+
+def _read_content(content: Any, notes: Notes) -> str | list[Part] | None:
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return [part for item in content if (part := _read_part(item, notes)) is not None]
+    notes.wrong("malformed", f"content is {content!r:.40}. Use text or a list of parts.", "left out the content")
+    return None
+
+
+def _read_part(item: Any, notes: Notes) -> Part | None:
+    if isinstance(item, str):
+        return text_part(item)
+    found: Part | None = None
+    match item:
+        case {"type": "text", "text": str(text)}:
+            return text_part(text, "openai", extras_of(item, ("type", "text")))
+        case {"type": "refusal", "refusal": str(text)}:
+            return {"type": "refusal", "text": text}
+        case {"type": "image_url", "image_url": {"url": str(url)} as image}:
+            found = _read_image(item, image, url, notes)
+        case {"type": "image_url", "image_url": str(url)}:
+            found = _read_image(item, {}, url, notes)
+        case {"type": "file", "file": dict(file)}:
+            found = _read_file(item, file, notes)
+        case {"type": str(kind)} if kind not in _KNOWN_PARTS:
+            return {"type": "other", "provider": "openai", "item": item}
+        case _:
+            malformed_part(item, notes)
+    return found
+
+
+def _read_image(item: dict[str, Any], image: dict[str, Any], url: str, notes: Notes) -> Part | None:
+    media = media_of(url, notes)
+    if media is None:
+        return None
+    extras = extras_of(item, ("type", "image_url"))
+    more = extras_of(image, ("url", "detail"))
+    detail = {"detail": image["detail"]} if image.get("detail") is not None else {}
+    kept = {**extras, **({"image_url": more} if more else {})}
+    return {"type": "image", **media, **detail, **({"openai": kept} if kept else {})}
+
+
+def _read_file(item: dict[str, Any], file: dict[str, Any], notes: Notes) -> Part | None:
+    media: dict[str, Any] | None = None
+    match file:
+        case {"file_id": str(file_id)}:
+            media = {"file_id": file_id, "provider": "openai"}
+        case {"file_data": str(data)}:
+            media = file_media(data, notes)
+        case _:
+            malformed_part(item, notes)
+    if media is None:
+        return None
+    name = {"name": file["filename"]} if isinstance(file.get("filename"), str) else {}
+    extras = extras_of(item, ("type", "file"))
+    return {"type": "file", **media, **name, **({"openai": extras} if extras else {})}
+
+
+def _read_calls(given: dict[str, Any], notes: Notes) -> InOrder:
+    found = InOrder()
+    calls = given.get("tool_calls")
+    if isinstance(calls, list):
+        for item in calls:
+            found.call(*_read_call(item, notes))
+    elif calls is not None:
+        notes.wrong("malformed", f"tool_calls is {calls!r:.40}. Give a list of calls.", "left out the calls")
+    legacy = given.get("function_call")
+    if isinstance(legacy, dict):
+        found.call(read_call(legacy.get("name"), legacy.get("arguments"), None, notes), {})
+    return found
+
+
+def _read_call(item: Any, notes: Notes) -> tuple[ToolCallRequest | None, dict[str, Any]]:
+    if not isinstance(item, dict):
+        notes.wrong("malformed", f"A tool call is {item!r:.40}. A call is a mapping.", "left out a call")
+        return None, {}
+    custom, function = item.get("custom"), item.get("function")
+    extras = extras_of(item, ("id", "type", "function", "custom", "index"))
+    if item.get("type") == "custom" and isinstance(custom, dict):
+        call = read_call(custom.get("name"), custom_arguments(custom.get("input")), item.get("id"), notes)
+        return call, {"custom": True, **extras}
+    function = function if isinstance(function, dict) else {}
+    return read_call(function.get("name"), function.get("arguments"), item.get("id"), notes), extras
+
+
+def _read_result(given: dict[str, Any], name: str | None, notes: Notes) -> Message:
+    content = given.get("content")
+    if isinstance(content, list) and content and all(isinstance(item, dict) and "type" in item for item in content):
+        content = _read_content(content, notes)
+    return Message(
+        role="tool",
+        tool_results=(
+            ToolCallResult(provider_id=id_text(given.get("tool_call_id")), result="" if content is None else content),
+        ),
+        name=name,
+        metadata=metadata_of("openai", notes, message=extras_of(given, {*_KNOWN, "tool_call_id"})),
+    )
+
+
+_SENT = frozenset({"audio"})
+
+
+def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
+    """The messages that one message becomes: none if it holds nothing for this provider, one for each result."""
+    if message.role == "tool":
+        return _results(message, index, wire, exact)
+    out: dict[str, Any] = {"role": message.role, "content": _content(message, exact)}
+    if message.name:
+        out["name"] = message.name if exact else author_name(message.name)
+    refused = "".join(part["text"] for part in _field_refusals(message))
+    if refused:
+        out["refusal"] = refused
+    if message.tool_calls:
+        out["tool_calls"] = [_call(message, index, at, wire) for at in range(len(message.tool_calls))]
+    out |= _write_extras(message, exact)
+    says = out["content"] or message.tool_calls or refused or out.get("audio")
+    # An empty text is an answer that was given; nothing at all is a message for another provider.
+    return [out] if says or isinstance(message.content, str) else []
+
+
+def _content(message: Message, exact: bool) -> str | list[dict[str, Any]] | None:
+    if isinstance(message.content, str):
+        return message.content
+    shown = (_part(part, message.role, exact) for part in parts_of(message) if not _is_field_refusal(part))
+    return [part for part in shown if part is not None] or None
+
+
+def _part(part: Part, role: str, exact: bool) -> dict[str, Any] | None:
+    kind = part.get("type")
+    if kind == "text":
+        return {"type": "text", "text": part["text"], **own(part, "openai")}
+    if kind == "refusal":
+        name = "refusal" if role == "assistant" else "text"
+        return {"type": name, name: part["text"]}
+    if kind in ("reasoning", "call"):
+        return None
+    if kind == "other" and part.get("provider") == "openai":
+        return item_of(part)
+    if kind == "other" and role == "assistant":
+        return None
+    shown = None
+    if role == "user" and kind != "other":
+        shown = _image(part) if kind == "image" else _file(part, exact)
+    return shown or {"type": "text", "text": said_instead(part)}
+
+
+def _image(part: Part) -> dict[str, Any] | None:
+    url = address_of(part)
+    if url is None:
+        return None
+    kept = own(part, "openai")
+    image = {"url": url, **kept.pop("image_url", {})}
+    if part.get("detail") is not None:
+        image["detail"] = copied(part["detail"])
+    return {"type": "image_url", "image_url": image, **kept}
+
+
+def _file(part: Part, exact: bool) -> dict[str, Any] | None:
+    file: dict[str, Any] = {}
+    data, kept = bytes_of(part), file_id_of(part, "openai")
+    name = part.get("name")
+    if kept is not None:
+        file["file_id"] = kept
+    elif data is None:
+        return None
+    else:
+        file["file_data"] = encoded(data) if part.get("media_type") is None else address_of(part)
+        # Bytes without a name are refused there, so those that never had one are called something.
+        name = name if isinstance(name, str) or exact else "file"
+    if isinstance(name, str):
+        file["filename"] = name
+    return {"type": "file", "file": file, **own(part, "openai")}
+
+
+def _call(message: Message, index: int, at: int, wire: WireIds) -> dict[str, Any]:
+    call, name = message.tool_calls[at], wire.tool(message.tool_calls[at].name)
+    extras = {key: value for key, value in kept_for(message, "openai", "calls", at).items() if key != "custom"}
+    if is_custom(message, at):
+        made: dict[str, Any] = {"type": "custom", "custom": {"name": name, "input": custom_input(call)}}
+    else:
+        made = {"type": "function", "function": {"name": name, "arguments": call.arguments}}
+    return {"id": wire.of_call(index, at), **made, **extras}
+
+
+def _results(message: Message, index: int, wire: WireIds, exact: bool) -> list[dict[str, Any]]:
+    out = []
+    for at, result in enumerate(message.tool_results):
+        shown = shown_result(message, result)
+        parts = shown if isinstance(shown, str) else [_part(part, "tool", exact) for part in shown]
+        told: dict[str, Any] = {
+            "role": "tool",
+            "tool_call_id": wire.of_result(index, at, result, exact=exact),
+            "content": parts if isinstance(parts, str) else [part for part in parts if part is not None],
+        }
+        if message.name:
+            told["name"] = wire.tool(message.name)
+        out.append(told | _write_extras(message, exact))
+    return out
+
+
+def _write_extras(message: Message, exact: bool) -> dict[str, Any]:
+    """What stood beside the known fields: all of it for export, and what a request may hold for sending."""
+    kept = kept_for(message, "openai", "message")
+    return kept if exact else {name: value for name, value in kept.items() if name in _SENT}
+
+
+def _field_refusals(message: Message) -> list[Part]:
+    return [part for part in parts_of(message) if _is_field_refusal(part)]
+
+
+def _is_field_refusal(part: Part) -> bool:
+    """Whether a refusal stood beside the content rather than in it."""
+    return part.get("type") == "refusal" and bool(own(part, "openai").get("field"))

@@ -1,0 +1,148 @@
+"""Whatever a caller hands to append, as messages: all of it, or an error that says what to do.
+
+- `str`: a user's message; with `partial=True` the assistant's words that a person saw before a stop
+- `dict`, or an SDK's object: a message in OpenAI's or Anthropic's form, an item of Responses, or a whole response
+- `Message`: as it is, checked
+- a list of these: read in order; items of Responses that follow one another are read together
+
+With `partial=True` calls that were cut off are left out and noted in `metadata["left_out"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire.plain_data import Notes, clean_text, dumped, is_record, plain
+from holdfast.core.wire.replies import read_reply, reply_kind
+from holdfast.core.wire.validate import EMPTY, checked
+from holdfast.errors import InvalidMessage
+from holdfast.records.messages import Message
+
+_ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "search_result")
+_RESPONSES_PARTS = ("input_text", "output_text", "input_image", "input_file")
+_RESPONSES_ITEMS = ("reasoning", "item_reference", "compaction", "program", "mcp_list_tools", "mcp_approval_request")
+_INSTEAD = "Pass text, a dict with role and content, a Message or a provider's whole response."
+
+
+def read(item: Any, *, partial: bool = False) -> list[Message]:
+    """The messages that an item stands for; raises InvalidMessage if it is none."""
+    given = list(item) if isinstance(item, list | tuple) else [item]
+    messages: list[Message] = []
+    for together, run in groupby(given, key=_items_of(given)):
+        notes = Notes(strict=True, partial=partial)
+        if together:
+            messages += openai_responses.read_items(run, notes)
+        else:
+            messages += [message for each in run for message in _read_one(each, notes)]
+    return _partial(messages) if partial else messages
+
+
+def _read_one(item: Any, notes: Notes) -> list[Message]:
+    if isinstance(item, Message):
+        return [checked(item)]
+    if isinstance(item, str):
+        if not item:
+            raise InvalidMessage(EMPTY)
+        return [Message(role="assistant" if notes.partial else "user", content=clean_text(item, notes))]
+    if _is_simple(item):
+        return [Message(role=item["role"], content=clean_text(item["content"], notes))]
+    given = plain(_mapping(item), notes)
+    kind = reply_kind(given)
+    if kind is not None:
+        return [read_reply(given, kind, notes)]
+    if "role" not in given:
+        raise InvalidMessage(f"This {type(item).__name__} has no role and is no response that is known. {_INSTEAD}")
+    if _form(given) == "anthropic":
+        return anthropic.read_message(given, notes)
+    message = openai_chat.read_message(given, notes)
+    return [] if message is None else [message]
+
+
+def _is_simple(item: Any) -> bool:
+    """Whether there is nothing but somebody's words, as in most messages: then nothing else has to be looked at."""
+    if type(item) is not dict or len(item) != 2 or type(item.get("content")) is not str or not item["content"]:
+        return False
+    return item.get("role") in ("user", "assistant", "system", "developer")
+
+
+def _mapping(item: Any) -> Mapping[str, Any]:
+    """A mapping, or an object taken apart to one."""
+    found = dumped(item) if is_record(item) else item
+    if isinstance(found, Mapping):
+        return found
+    if item is None:
+        raise InvalidMessage(f"There is nothing to append: None. {_INSTEAD}")
+    if isinstance(item, bytes | bytearray | memoryview):
+        raise InvalidMessage("Bytes are not a message. Decode them to text, or append them as a file.")
+    if isinstance(item, Iterable) or hasattr(item, "__aiter__") or hasattr(item, "__await__"):
+        raise InvalidMessage(
+            f"{type(item).__name__} is a stream or has not ended yet. Collect or await the whole reply, then append it."
+        )
+    raise InvalidMessage(f"This {type(item).__name__} is not a message. {_INSTEAD}")
+
+
+def _items_of(given: list[Any]) -> Callable[[Any], bool]:
+    """Which of these are items of Responses, which belong together with their neighbours.
+
+    Its plain messages read the same in other forms, so they are its own only beside other items of it.
+    """
+    shapes = {id(each): _shape(each) for each in given}
+    taken = ("item", "plain") if "item" in shapes.values() else ("item",)
+    return lambda each: shapes[id(each)] in taken
+
+
+def _shape(item: Any) -> str:
+    """Whether this is surely an item of Responses (`item`), can be one (`plain`), or is something else."""
+    if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
+        return "other"
+    if _is_simple(item):
+        return "plain"
+    given = item if isinstance(item, Mapping) else dumped(item)
+    if not isinstance(given, Mapping) or reply_kind(dict(given)) is not None:
+        return "other"
+    kind = given.get("type")
+    if "role" in given:
+        form = _form(given)
+        if kind not in (None, "message") or form == "anthropic" or given.get("tool_calls") or given["role"] == "tool":
+            return "other"
+        return "item" if form == "responses" or kind == "message" or "phase" in given else "plain"
+    if not isinstance(kind, str):
+        return "other"
+    known = kind in _RESPONSES_ITEMS or kind.endswith(("_call", "_call_output", "_output", "_approval_response"))
+    return "item" if known else "other"
+
+
+def _form(given: Mapping[str, Any]) -> str:
+    """Whose form a message has, as its content says; plain ones read the same in all of them."""
+    content = given.get("content")
+    for part in content if isinstance(content, list | tuple) else ():
+        kind = _get(part, "type")
+        if kind in _ANTHROPIC_BLOCKS or (isinstance(kind, str) and kind.endswith("_tool_result")):
+            return "anthropic"
+        mark = (
+            {"image": "source", "document": "source", "text": "citations"}.get(kind) if isinstance(kind, str) else None
+        )
+        if mark is not None and _get(part, mark) is not None:
+            return "anthropic"
+        if kind in _RESPONSES_PARTS:
+            return "responses"
+    return "openai"
+
+
+def _get(part: Any, name: str) -> Any:
+    return part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
+
+
+def _partial(messages: list[Message]) -> list[Message]:
+    """Only what an assistant says can be cut off."""
+    if not any(message.role == "assistant" for message in messages):
+        raise InvalidMessage("partial=True is for an assistant's message that was cut off. Append others without it.")
+    return [
+        msgspec.structs.replace(message, partial=True) if message.role == "assistant" else message
+        for message in messages
+    ]

@@ -1,0 +1,142 @@
+"""A provider's stream, event by event, to the whole response in the form that it has without streaming.
+
+An event is a mapping, an SDK's object, or the text behind `data:`. Each gives what is new for those who watch; at
+the end `whole()` is what `replies.read_reply` reads: text, calls, reasoning unaltered, refusal, usage, finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.wire.formats import FORMATS, Format
+from holdfast.core.wire.replies import read_usage
+from holdfast.core.wire.stream_providers import ChatPieces, MessagePieces, Pieces, ResponsePieces, error_in, field
+from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
+from holdfast.records.models import Delta
+from holdfast.records.usage import Usage
+
+_MESSAGE_EVENTS = (
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+)
+_END = "[DONE]"
+
+
+def kind_of(event: Any) -> Format | None:
+    """Whose event this is; None if it says nothing about that, as a ping or an error."""
+    kind = field(event, "type")
+    if isinstance(kind, str):
+        if kind.startswith("response."):
+            return "responses"
+        if kind in _MESSAGE_EVENTS:
+            return "anthropic"
+        return "openai" if kind == "chunk" and field(event, "chunk") is not None else None
+    if field(event, "object") == "chat.completion.chunk" or isinstance(field(event, "choices"), list):
+        return "openai"
+    return None
+
+
+class Accumulator:
+    """Takes a stream's events one by one. The form need not be said: the first event that has one says it."""
+
+    __slots__ = ("_answer_tool", "_pieces", "form")
+
+    kind_of = staticmethod(kind_of)
+
+    def __init__(self, form: Format | None = None, *, answer_tool: str | None = None) -> None:
+        self.form = form
+        self._answer_tool = answer_tool
+        self._pieces: Pieces | None = None if form is None else self._begun(form)
+
+    def add(self, event: Any) -> list[Delta]:
+        """Take an event; gives the pieces that are new."""
+        given = _decoded(event) if isinstance(event, str | bytes) else event
+        if given is None:
+            return []
+        error = error_in(given)
+        if self._pieces is None:
+            self.form = kind_of(given)
+            if self.form is None and error is None:
+                return []
+            self._pieces = self._begun(self.form or "openai")
+        if error is None:
+            return self._pieces.add(given)
+        self._pieces.error = error
+        return []
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return "" if self._pieces is None else "".join(self._pieces.said)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reply came to its end."""
+        return self._pieces is not None and self._pieces.ended
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error that the provider sent within the stream, if it did."""
+        return None if self._pieces is None else self._pieces.error
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was used, as far as it was reported so far."""
+        if self._pieces is None or self._pieces.usage is None:
+            return None
+        model = self._pieces.whole().get("model")
+        return read_usage(self._pieces.usage, model if isinstance(model, str) else None)
+
+    def whole(self) -> dict[str, Any]:
+        """The whole response; ModelFailed if the stream was cut before its end, or ended with an error."""
+        if self._pieces is not None and self._pieces.ended:
+            return self._pieces.whole()
+        if self.error is not None:
+            said = str(self.error.get("message") or "nothing more")[:500]
+            why = f"The model's stream ended with an error: {said.rstrip('.')}. Try again."
+            raise ModelFailed(why, retryable=True, usage=self.usage, partial=self.text)
+        raise ModelFailed(
+            "The stream of the model was cut before the reply was whole. Ask again, or keep what was said as partial.",
+            kind="cut",
+            retryable=True,
+            usage=self.usage,
+            partial=self.text,
+        )
+
+    def _begun(self, form: Format) -> Pieces:
+        made: dict[str, Callable[[], Pieces]] = {
+            "openai": ChatPieces,
+            "responses": ResponsePieces,
+            "anthropic": lambda: MessagePieces(self._answer_tool),
+        }
+        return made[form]()
+
+
+def accumulator(form: str | None = None, *, answer_tool: str | None = None) -> Accumulator:
+    """For a stream of this form, or of whichever its first event has."""
+    found: Format | None = next((known for known in FORMATS if known == form), None)
+    if form is not None and found is None:
+        raise InvalidValue(f"{form!r:.40} is not a form of stream. Use one of {', '.join(FORMATS)}, or leave it out.")
+    return Accumulator(found, answer_tool=answer_tool)
+
+
+def _decoded(event: str | bytes) -> Any:
+    """The data of a server-sent event; None for the mark at the end and for nothing."""
+    text = event.decode("utf-8", "replace") if isinstance(event, bytes) else event
+    text = text.strip().removeprefix("data:").strip()
+    if not text or text == _END:
+        return None
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        raise InvalidMessage(f"An event of the stream is not JSON: {text[:60]!r}. Ask the model again.") from None
+    if not isinstance(found, dict):
+        raise InvalidMessage(f"An event of the stream is not an object: {text[:60]!r}. Ask the model again.")
+    return found

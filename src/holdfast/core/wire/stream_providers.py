@@ -1,0 +1,448 @@
+"""Events of a stream as they come: mappings, or an SDK's objects, of which only what is needed is looked at.
+
+Objects of SDKs may carry all that came before (a `snapshot`), so an event is never taken apart as a whole.
+
+Chunks of OpenAI's chat completions, put together to the completion that would have come whole.
+
+Other hosts speak this form with habits of their own: calls that all have the index 0 or none at all, ids and names
+in every piece, reasoning beside the content, usage in a chunk without choices, or in every chunk.
+
+Events of Anthropic's Messages, put together to the message that would have come whole.
+
+Thinking keeps its signature, blocks of hosted tools stay as they came. Usage grows: the counts at the beginning
+stay unless a later report has its own.
+
+Events of OpenAI's Responses. The last one holds the whole response; what came before is for those who watch.
+
+A host that leaves the output out of the last event has said each item when it was done, so those are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.wire.calls import json_text
+from holdfast.core.wire.plain_data import Notes, plain
+from holdfast.records.models import Delta
+
+
+class Words(list[str]):
+    """A text in pieces: putting a long one together anew for each piece would take for ever."""
+
+    __slots__ = ()
+
+
+class Pieces:
+    """What the pieces of one reply come to so far. Each form of provider has its own."""
+
+    __slots__ = ("ended", "error", "said", "usage")
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        """The words that a person would have been shown."""
+        self.ended = False
+        """Whether the reply is whole."""
+        self.error: dict[str, Any] | None = None
+        """What the provider said in place of going on."""
+        self.usage: dict[str, Any] | None = None
+        """What it used, as far as that was reported."""
+
+    def add(self, event: Any) -> list[Delta]:
+        """Take one event; gives what is new in it for a person."""
+        raise NotImplementedError
+
+    def whole(self) -> dict[str, Any]:
+        """The response, as it would have come in one piece."""
+        raise NotImplementedError
+
+    def text(self, words: Any) -> list[Delta]:
+        """Words that were said."""
+        if not isinstance(words, str) or not words:
+            return []
+        self.said.append(words)
+        return [Delta(text=words)]
+
+    def note_usage(self, usage: Any) -> None:
+        """A report of usage. Counts only grow; what a later report leaves out stays."""
+        told = taken(usage)
+        if told:
+            self.usage = {**(self.usage or {}), **{key: value for key, value in told.items() if value is not None}}
+
+
+def field(thing: Any, name: str) -> Any:
+    """A field of a mapping or of an object; None if it is not there."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def taken(thing: Any) -> dict[str, Any]:
+    """A mapping or an object as plain data; empty if it is neither."""
+    found = plain(thing, Notes()) if thing is not None else None
+    return found if isinstance(found, dict) else {}
+
+
+def error_in(event: Any) -> dict[str, Any] | None:
+    """What an event says that went wrong, in whichever form; None if it is no error."""
+    error = field(event, "error")
+    if error:
+        return taken(error) or {"message": str(error)}
+    if field(event, "type") != "error":
+        return None
+    told = {name: value for name in ("code", "message") if isinstance(value := field(event, name), str)}
+    return told or {"message": "nothing more"}
+
+
+def each(value: Any) -> list[Any]:
+    """The items of a list; none if it is no list."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def number(value: Any) -> int | None:
+    """A place in a list, if it is one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def reasoned(words: Any) -> list[Delta]:
+    """Words that were thought."""
+    return [Delta(kind="reasoning", text=words)] if isinstance(words, str) and words else []
+
+
+def called(name: Any) -> list[Delta]:
+    """A tool that is being called."""
+    return [Delta(kind="tool", text=name)] if isinstance(name, str) and name else []
+
+
+def joined(held: dict[str, Any], more: dict[str, Any]) -> None:
+    """Pieces of the same name put together: texts and lists behind one another, mappings by name."""
+    for name, value in more.items():
+        before = held.get(name)
+        if value is None or (before and name in ("id", "type")):
+            continue
+        if isinstance(value, str) and name not in ("id", "type"):
+            if not isinstance(before, Words):
+                held[name] = before = Words([before] if isinstance(before, str) else [])
+            before.append(value)
+        elif isinstance(before, Words):
+            continue
+        elif isinstance(before, list) and isinstance(value, list):
+            before.extend(value)
+        elif isinstance(before, dict) and isinstance(value, dict):
+            joined(before, value)
+        else:
+            held[name] = value
+
+
+def settled(value: Any) -> Any:
+    """The same with every text whole."""
+    if isinstance(value, Words):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: settled(item) for name, item in value.items()}
+    return [settled(item) for item in value] if isinstance(value, list) else value
+
+
+_ONCE = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+_THOUGHT = ("reasoning_content", "reasoning")
+
+
+class ChatPieces(Pieces):
+    """One streamed completion. Only the first choice is said aloud; others are kept."""
+
+    __slots__ = ("_choices", "_head")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, event: Any) -> list[Delta]:
+        # The SDK's own way of streaming wraps each chunk, and tells of it in other events besides.
+        chunk = event if field(event, "type") is None else field(event, "chunk")
+        for name in _ONCE:
+            value = field(chunk, name)
+            if value is not None:
+                self._head.setdefault(name, value)
+        self.note_usage(field(chunk, "usage"))
+        said: list[Delta] = []
+        for choice in each(field(chunk, "choices")):
+            said += self._add_choice(choice)
+        return said
+
+    def whole(self) -> dict[str, Any]:
+        choices = [self._choices[index].whole(index) for index in sorted(self._choices)]
+        told = {} if self.usage is None else {"usage": self.usage}
+        return {**self._head, "object": "chat.completion", "choices": choices, **told}
+
+    def _add_choice(self, choice: Any) -> list[Delta]:
+        index = number(field(choice, "index")) or 0
+        kept = self._choices.setdefault(index, _Choice())
+        new = kept.add(field(choice, "delta"), field(choice, "logprobs"))
+        finish = field(choice, "finish_reason")
+        if isinstance(finish, str) and finish:
+            kept.finish = finish
+            self.ended = self.ended or index == 0
+        if index != 0:
+            return []
+        self.said += [delta.text for delta in new if delta.kind == "text"]
+        return new
+
+
+class _Choice:
+    """One of the answers."""
+
+    __slots__ = ("calls", "finish", "logprobs", "message")
+
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {"role": "assistant", "content": None}
+        self.calls: list[dict[str, Any]] = []
+        self.finish: str | None = None
+        self.logprobs: dict[str, Any] = {}
+
+    def add(self, delta: Any, logprobs: Any) -> list[Delta]:
+        given = taken(delta)
+        given.pop("role", None)
+        calls, content = given.pop("tool_calls", None), given.pop("content", None)
+        said = [new for name in _THOUGHT for new in reasoned(given.get(name))][:1]
+        said += self._add_content(content)
+        said += _words(given.get("refusal"))
+        for call in each(calls):
+            said += self._add_call(call) if isinstance(call, dict) else []
+        joined(self.message, given)
+        joined(self.logprobs, taken(logprobs))
+        return said
+
+    def whole(self, index: int) -> dict[str, Any]:
+        message: dict[str, Any] = settled(self.message)
+        if self.calls:
+            message["tool_calls"] = [
+                {key: value for key, value in settled(call).items() if key != "index"} for call in self.calls
+            ]
+        told = {"logprobs": settled(self.logprobs)} if self.logprobs else {}
+        return {"index": index, "message": message, "finish_reason": self.finish, **told}
+
+    def _add_content(self, content: Any) -> list[Delta]:
+        """Text, or parts where a host streams its reasoning as part of the content."""
+        held = self.message["content"]
+        if isinstance(content, list):
+            self.message["content"] = [*_parts(held), *content]
+            return [new for part in content if isinstance(part, dict) for new in _words(part.get("text"))]
+        if isinstance(content, str) and isinstance(held, list) and not isinstance(held, Words):
+            held.extend(_parts(content))
+        elif isinstance(content, str):
+            joined(self.message, {"content": content})
+        return _words(content)
+
+    def _add_call(self, piece: dict[str, Any]) -> list[Delta]:
+        call, new = self._call_for(piece)
+        inner = "custom" if isinstance(piece.get("custom"), dict) else "function"
+        held = call.setdefault(inner, {"name": "", "input" if inner == "custom" else "arguments": ""})
+        more = piece.pop(inner, None)
+        more = more if isinstance(more, dict) else {}
+        before, name = held["name"], more.pop("name", None)
+        if isinstance(name, str) and name != before:
+            held["name"] += name
+        joined(held, more)
+        for key, value in piece.items():
+            if value is not None and key not in ("function", "custom") and not call.get(key):
+                call[key] = value
+        return called(held["name"]) if new or not before else []
+
+    def _call_for(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The call that a piece belongs to: by its index, unless another id says that it is another call."""
+        index, given = number(piece.get("index")), piece.get("id")
+        if index is None:
+            same = [call for call in self.calls if call.get("id") == given] if given else self.calls[-1:]
+        else:
+            same = [call for call in self.calls if call.get("index") == index][-1:]
+            if same and given and same[0].get("id") and same[0]["id"] != given:
+                same = []
+        if same:
+            return same[-1], False
+        self.calls.append({"id": "", "type": "function", **({} if index is None else {"index": index})})
+        if isinstance(piece.get("type"), str) and piece["type"]:
+            self.calls[-1]["type"] = piece["type"]
+        return self.calls[-1], True
+
+
+def _parts(content: Any) -> list[Any]:
+    content = settled(content)
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content else []
+
+
+def _words(text: Any) -> list[Delta]:
+    return [Delta(text=text)] if isinstance(text, str) and text else []
+
+
+class MessagePieces(Pieces):
+    """One streamed message. The arguments of a call to `answer_tool` are the answer itself, and become text."""
+
+    __slots__ = ("_answer_tool", "_blocks", "_head", "_inputs")
+
+    def __init__(self, answer_tool: str | None = None) -> None:
+        super().__init__()
+        self._answer_tool = answer_tool
+        self._head: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, list[str]] = {}
+
+    def add(self, event: Any) -> list[Delta]:
+        kind = field(event, "type")
+        if kind == "content_block_delta":
+            return self._add_delta(number(field(event, "index")) or 0, field(event, "delta"))
+        if kind == "content_block_start":
+            return self._begin(number(field(event, "index")), taken(field(event, "content_block")))
+        if kind == "message_start":
+            self._head = taken(field(event, "message"))
+            self.note_usage(self._head.get("usage"))
+            given = each(self._head.get("content"))
+            self._blocks = dict(enumerate(block for block in given if isinstance(block, dict)))
+        elif kind == "message_delta":
+            changed = taken(field(event, "delta"))
+            self._head.update({name: value for name, value in changed.items() if value is not None})
+            self.note_usage(field(event, "usage"))
+            self.ended = self.ended or bool(changed.get("stop_reason"))
+        return []
+
+    def whole(self) -> dict[str, Any]:
+        content = [self._block(index) for index in sorted(self._blocks)]
+        told = {} if self.usage is None else {"usage": self.usage}
+        made = {"type": "message", "role": "assistant", **self._head, "content": content, **told}
+        return answered(made, self._answer_tool)
+
+    def _begin(self, index: int | None, block: dict[str, Any]) -> list[Delta]:
+        self._blocks[len(self._blocks) if index is None else index] = block
+        if block.get("type") == "text":
+            return self.text(block.get("text"))
+        if block.get("type") == "thinking":
+            return reasoned(block.get("thinking"))
+        name = block.get("name")
+        return called(name) if block.get("type") == "tool_use" and not self._is_answer(block) else []
+
+    def _is_answer(self, block: dict[str, Any]) -> bool:
+        return self._answer_tool is not None and block.get("name") == self._answer_tool
+
+    def _add_delta(self, index: int, delta: Any) -> list[Delta]:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        kind = field(delta, "type")
+        if kind == "input_json_delta":
+            piece = field(delta, "partial_json")
+            self._inputs.setdefault(index, []).append(piece if isinstance(piece, str) else "")
+            return self.text(piece) if self._is_answer(block) else []
+        if kind == "signature_delta":
+            block["signature"] = field(delta, "signature")
+            return []
+        if kind == "citations_delta":
+            block["citations"] = [*each(block.get("citations")), taken(field(delta, "citation"))]
+            return []
+        joined(block, {name: piece for name, piece in taken(delta).items() if isinstance(piece, str)})
+        return self.text(field(delta, "text")) or reasoned(field(delta, "thinking"))
+
+    def _block(self, index: int) -> dict[str, Any]:
+        block: dict[str, Any] = settled(self._blocks[index])
+        written = "".join(self._inputs.get(index, ()))
+        if not written.strip():
+            return block
+        if self._is_answer(block):
+            return {**block, "input": written}
+        try:
+            return {**block, "input": msgspec.json.decode(written)}
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            # It stays the text that it is, so that whoever reads the call sees that it is none.
+            return {**block, "input": written}
+
+
+def answered(message: dict[str, Any], answer_tool: str | None) -> dict[str, Any]:
+    """The same message with a call of the tool that takes the answer turned into the text that it was given."""
+    content = message.get("content")
+    if answer_tool is None or not isinstance(content, list):
+        return message
+    blocks = [_as_text(block, answer_tool) if isinstance(block, dict) else block for block in content]
+    calls = any(isinstance(block, dict) and block.get("type") == "tool_use" for block in blocks)
+    ended = message.get("stop_reason")
+    return {**message, "content": blocks, "stop_reason": "end_turn" if ended == "tool_use" and not calls else ended}
+
+
+def _as_text(block: dict[str, Any], answer_tool: str) -> dict[str, Any]:
+    if block.get("type") != "tool_use" or block.get("name") != answer_tool:
+        return block
+    given = block.get("input")
+    return {"type": "text", "text": given if isinstance(given, str) else json_text(given)}
+
+
+_LAST = ("response.completed", "response.incomplete", "response.failed")
+_BEGUN = ("response.created", "response.queued", "response.in_progress")
+_WORDS = ("response.output_text.delta", "response.refusal.delta")
+_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_CALLS = ("function_call", "custom_tool_call")
+
+
+class ResponsePieces(Pieces):
+    """One streamed response."""
+
+    __slots__ = ("_head", "_items", "_last", "_told")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._head: dict[str, Any] = {}
+        self._last: dict[str, Any] | None = None
+        self._items: dict[int, dict[str, Any]] = {}
+        self._told: set[int] = set()
+        """Items of which something was said already."""
+
+    def add(self, event: Any) -> list[Delta]:
+        kind = field(event, "type")
+        if kind in _WORDS:
+            self._tell(event)
+            return self.text(field(event, "delta"))
+        if kind in _THOUGHTS:
+            return reasoned(field(event, "delta"))
+        if kind == "response.output_item.added":
+            item = field(event, "item")
+            if field(item, "type") in _CALLS and self._tell(event):
+                return called(field(item, "name"))
+        elif kind == "response.output_item.done":
+            return self._done(event)
+        elif kind in _LAST:
+            self._end(taken(field(event, "response")))
+        elif kind in _BEGUN:
+            self._head = taken(field(event, "response"))
+        return []
+
+    def whole(self) -> dict[str, Any]:
+        found = dict(self._head if self._last is None else self._last)
+        if not found.get("output"):
+            found["output"] = [self._items[index] for index in sorted(self._items)]
+        return {**found, "object": "response"}
+
+    def _end(self, response: dict[str, Any]) -> None:
+        self._last = response
+        self.note_usage(response.get("usage"))
+        if response.get("status") == "failed":
+            error = response.get("error")
+            self.error = error if isinstance(error, dict) else {"message": "The response failed."}
+        else:
+            self.ended = True
+
+    def _tell(self, event: Any) -> bool:
+        """Note that something of an item is told; whether it is the first of it."""
+        index = number(field(event, "output_index")) or 0
+        first = index not in self._told
+        self._told.add(index)
+        return first
+
+    def _done(self, event: Any) -> list[Delta]:
+        item = taken(field(event, "item"))
+        first = self._tell(event)
+        index = number(field(event, "output_index"))
+        self._items[len(self._items) if index is None else index] = item
+        if not first:
+            return []
+        if item.get("type") in _CALLS:
+            return called(item.get("name"))
+        content = item.get("content") if item.get("type") == "message" else ()
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        return [new for part in parts for new in self.text(part.get("text") or part.get("refusal"))]

@@ -1,0 +1,337 @@
+"""Texts from the web as evidence, for clients that were given this: from named hosts, by https, and no further.
+
+A host's addresses are looked up once. Every one of them must be public, whatever it is wrapped in, and the
+connection goes to one that was checked, under the host's own certificate. Redirects are not followed, no
+credentials and no proxies are used, and size and time are limited over the whole exchange.
+
+Which network addresses are public: reachable by everybody, so that fetching from them tells nothing secret.
+
+An address can be wrapped in another one, by translation or by a tunnel, and then leads where the inner one
+does. Whatever is inside must be public too. The lists are written out because those of Python's own
+`ipaddress` differ from release to release, and call some of these global.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.core.entries import check_limit, check_number
+from holdfast.errors import HoldfastError, InvalidValue, NotFound, Refused, TooLarge, Unavailable
+from holdfast.version import __version__
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""From a host and port to the addresses of that host."""
+Connect = Callable[[str, int, float], socket.socket]
+"""From an address, a port and a timeout to a connection there."""
+
+PORT: Final = 443
+TIMEOUT: Final = 10.0
+MAX_BYTES: Final = 1_000_000
+MOST_URL: Final = 4_096
+MOST_TRIED: Final = 4
+"""Addresses of one host."""
+_CHUNK: Final = 65_536
+_LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+# Names only: the last label begins with a letter, so that no way of writing an address is one.
+_HOST: Final = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?", re.ASCII)
+_TEXTS: Final = re.compile(r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml)", re.ASCII)
+_CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "windows-1252"})
+_GONE: Final = frozenset({404, 410})
+_MAY_PASS: Final = frozenset({408, 425, 429})
+_HEADERS: Final = {
+    "accept": "text/*, application/json;q=0.9, application/xml;q=0.8",
+    "accept-encoding": "identity",
+    "connection": "close",
+    "user-agent": f"holdfast/{__version__}",
+}
+
+
+class HttpsFetcher:
+    """Gives the text behind an https URL of one of `hosts`, which are names that must match exactly.
+
+    `timeout` is in seconds and covers a whole exchange, with the lookup. More than `max_bytes` is refused.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        timeout: float = TIMEOUT,
+        max_bytes: int = MAX_BYTES,
+        resolve: Resolve | None = None,
+        connect: Connect | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._hosts = _hosts(hosts)
+        self._timeout = check_number("timeout", timeout)
+        if not 0 < self._timeout <= threading.TIMEOUT_MAX:
+            raise InvalidValue("timeout must be more than 0 seconds.")
+        self._max_bytes = check_limit("max_bytes", max_bytes, 1_000_000_000)
+        self._resolve = resolve or _resolve
+        self._connect = connect or _connect
+        if context is not None and not (context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED):
+            raise InvalidValue("context must check certificates and host names: ssl.create_default_context() does.")
+        self._context = context
+
+    def fetch(self, url: str) -> str:
+        """The text behind a URL."""
+        host, path = self._parts(url)
+        # Looking up a name cannot be cut short, so that nobody waits for the thread that does.
+        exchange = _Exchange(lambda held: self._exchanged(host, path, held))
+        exchange.start()
+        exchange.join(self._timeout)
+        return exchange.result(f"{host} did not answer within {self._timeout:g} seconds. Try again later.")
+
+    def _parts(self, url: object) -> tuple[str, str]:
+        """Host and path of a URL that may be fetched. What is not plainly that is refused."""
+        if not isinstance(url, str) or len(url) > MOST_URL or not url.isascii() or not url.isprintable() or " " in url:
+            raise InvalidValue(f"url must be percent-encoded ASCII of up to {MOST_URL:,} characters, without spaces.")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme != "https" or "\\" in url:
+            raise InvalidValue("Only whole https URLs are fetched, such as https://example.com/page.")
+        host = parts.netloc.lower().removesuffix(f":{PORT}")
+        if host not in self._hosts:
+            raise InvalidValue(f"{parts.netloc!r:.80} is not one of the hosts that this client may fetch from.")
+        return host, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+    def _exchanged(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
+        try:
+            return self._answered(host, path, held)
+        except HoldfastError:
+            raise
+        except ssl.SSLCertVerificationError:
+            raise Refused(f"The certificate that {host} showed is not one for it. Nothing was asked for.") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Unavailable(f"{host} could not be reached, or broke off: {type(error).__name__}.") from None
+
+    def _answered(self, host: str, path: str, held: Callable[[socket.socket], None]) -> str:
+        context = self._context or ssl.create_default_context()
+        plain = self._connected(self._addresses(host))
+        try:
+            held(plain)
+            # An end that was not announced is a text that was cut off.
+            secure = context.wrap_socket(
+                plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
+            )
+        except BaseException:
+            plain.close()
+            raise
+        with secure:
+            held(secure)
+            secure.do_handshake()
+            connection = http.client.HTTPSConnection(host, PORT, context=context)
+            connection.sock, connection.auto_open = secure, 0
+            connection.request("GET", path, headers=_HEADERS)
+            with connection.getresponse() as response:
+                return _text(host, response, self._max_bytes)
+
+    def _addresses(self, host: str) -> list[str]:
+        """Where a host is, looked up once. One address that is not public is enough to keep away."""
+        found = list(dict.fromkeys(self._resolve(host, PORT)))
+        if not found or not all(is_public(address) for address in found):
+            raise Refused(f"{host} is not at public addresses alone, so nothing is fetched from it.")
+        return found[:MOST_TRIED]
+
+    def _connected(self, addresses: Sequence[str]) -> socket.socket:
+        *others, last = addresses
+        for address in others:
+            try:
+                return self._connect(address, PORT, self._timeout)
+            except OSError:
+                continue  # The next one may be reached.
+        return self._connect(last, PORT, self._timeout)
+
+    def __repr__(self) -> str:
+        return f"HttpsFetcher({sorted(self._hosts)})"
+
+
+class _Exchange(threading.Thread):
+    """One exchange in a thread of its own, so that it ends for the caller when its time is over."""
+
+    def __init__(self, work: Callable[[Callable[[socket.socket], None]], str]) -> None:
+        super().__init__(daemon=True, name="holdfast-fetch")
+        self._work = work
+        self._gate = threading.Lock()
+        self._held: socket.socket | None = None
+        self._over = False
+        self._text: str | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do it, and keep what came of it."""
+        try:
+            self._text = self._work(self._hold)
+        except BaseException as error:  # noqa: BLE001  raised where the caller waits
+            self._error = error
+
+    def _hold(self, sock: socket.socket) -> None:
+        with self._gate:
+            if self._over:
+                sock.close()
+                raise TimeoutError
+            self._held = sock
+
+    def result(self, late: str) -> str:
+        """What came of it so far; what is still going on is cut."""
+        with self._gate:
+            # Taken before the cut, which is an error of its own for the thread.
+            text, error, self._over = self._text, self._error, True
+            if self.is_alive() and self._held is not None:
+                _cut(self._held)
+        if text is not None:
+            return text
+        raise error or Unavailable(late)
+
+
+def _cut(sock: socket.socket) -> None:
+    try:
+        # Below TLS: the thread that reads must not find its own state changed.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass  # It is closed already.
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+def _connect(address: str, port: int, timeout: float) -> socket.socket:
+    """A connection to an address; no name is looked up again on the way."""
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect((address, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _hosts(given: object) -> frozenset[str]:
+    """Names of hosts in lower case. An address is none, and neither is a pattern."""
+    if isinstance(given, str) or not isinstance(given, Sequence | frozenset | set) or not given:
+        raise InvalidValue("hosts must be a list of the host names that may be fetched from, such as docs.python.org.")
+    for host in given:
+        if not isinstance(host, str) or len(host) > 253 or not _HOST.fullmatch(host.lower()):
+            raise InvalidValue(f"{host!r:.80} is not the full name of a host, such as docs.python.org.")
+    return frozenset(host.lower() for host in given)
+
+
+def _text(host: str, response: http.client.HTTPResponse, most: int) -> str:
+    """The body of an answer, if it is one and is text."""
+    if response.status != http.client.OK:
+        raise _refusal(host, response.status)
+    kind, _, rest = (response.getheader("content-type") or "").partition(";")
+    charset = (re.search(r'charset\s*=\s*"?([\w.-]+)', rest, re.ASCII | re.IGNORECASE) or ["", "utf-8"])[1].lower()
+    encoding = response.getheader("content-encoding", "identity").strip().lower()
+    if not _TEXTS.fullmatch(kind.strip().lower()) or charset not in _CHARSETS or encoding != "identity":
+        raise InvalidValue(f"{host} gave something that is not plain text. Attach a text that was made from it.")
+    try:
+        text = _body(host, response, most).decode(charset)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidValue(f"{host} gave text that is not {charset}, as it says. Attach it as body.")
+    return text
+
+
+def _body(host: str, response: http.client.HTTPResponse, most: int) -> bytes:
+    found = bytearray()
+    while len(found) <= most and (more := response.read(_CHUNK)):
+        found += more
+    if len(found) > most:
+        raise TooLarge(f"{host} gave more than {most:,} bytes. Attach a part of it as body, or raise max_bytes.")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return bytes(found)
+
+
+def _refusal(host: str, status: int) -> HoldfastError:
+    if 300 <= status < 400:
+        return Refused(f"{host} leads elsewhere ({status}), and that is not followed. Attach where it leads to.")
+    if status in _GONE:
+        return NotFound(f"{host} has no such page ({status}). Check the URL.")
+    if status in _MAY_PASS or status >= 500:
+        return Unavailable(f"{host} answered {status}. Try again later.")
+    return Refused(f"{host} answered {status}. Attach the text as body.")
+
+
+Address = IPv4Address | IPv6Address
+
+_NOT_PUBLIC_4: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # shared by carriers; metadata of one cloud
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # another cloud's inside
+        "169.254.0.0/16",  # link-local; metadata of most clouds
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",
+    )
+)
+_GLOBAL_6: Final = IPv6Network("2000::/3")
+"""The only part of IPv6 that is given out to networks of the internet."""
+_NOT_PUBLIC_6: Final = tuple(
+    IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # protocols, documentation, 6to4
+)
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
+_LOW_32: Final = 0xFFFF_FFFF
+
+
+def is_public(text: str) -> bool:
+    """Whether an address, as a resolver gives it, leads to the internet and nowhere else."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.scope_id is not None:
+        return False
+    return all(_is_given_out(one) for one in unwrapped(address))
+
+
+def unwrapped(address: Address) -> tuple[Address, ...]:
+    """Where an address leads: what it wraps, or itself. Of a Teredo address both ends count."""
+    if isinstance(address, IPv4Address):
+        return (address,)
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is not None:
+        return (inner,)
+    if address.teredo is not None:
+        return address.teredo
+    low = IPv4Address(int(address) & _LOW_32)
+    if address in _NAT64:
+        return (low,)
+    # An interface that stands for an IPv4 address, in a prefix that counts as well.
+    return (address, low) if int(address) >> 32 & _LOW_32 in _ISATAP else (address,)
+
+
+def _is_given_out(address: Address) -> bool:
+    if address.is_multicast or not address.is_global:
+        return False
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    return address in _GLOBAL_6 and not any(address in network for network in _NOT_PUBLIC_6)

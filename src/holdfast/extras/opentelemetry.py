@@ -1,0 +1,96 @@
+"""Spans by OpenTelemetry, for packs and model calls. Off unless a client is given it; needs `holdfast[otel]`.
+
+    hf = holdfast.open("agent.db", telemetry=OpenTelemetry())
+
+Names and attributes follow OpenTelemetry's conventions for generative AI; what those do not know is `holdfast.…`. No
+attribute, event or status holds what was said: errors are told by their kind, and exceptions are not recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.core.telemetry import ERROR, answer_attributes, call_attributes, call_span, error_type, pack_attributes
+from holdfast.errors import InvalidValue, Unsupported
+from holdfast.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, TracerProvider
+
+try:
+    from opentelemetry import trace
+except ImportError:  # An extra: who makes no spans need not have it.
+    trace = None  # type: ignore[assignment]
+
+
+__all__ = ["OpenTelemetry", "answer_attributes", "call_attributes", "pack_attributes"]
+
+MOST_OPEN: Final = 1024
+"""Calls that may be under way. Of one that never ends nothing is told, and its place is taken."""
+
+
+class OpenTelemetry:
+    """Makes spans with a tracer provider, by default the one that the application has set.
+
+    A call begins and ends in different operations, perhaps in different threads, so its span is not the current one
+    in between. It is the child of the span that was current when it began.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, most_open: int = MOST_OPEN) -> None:
+        if trace is None:
+            raise Unsupported("Spans need OpenTelemetry's API. Run: pip install 'holdfast[otel]'")
+        if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
+            raise InvalidValue(f"tracer_provider must be a TracerProvider, not {type(tracer_provider).__name__}.")
+        if not isinstance(most_open, int) or isinstance(most_open, bool) or most_open < 1:
+            raise InvalidValue(f"most_open must be a whole number of at least 1, not {most_open!r:.40}.")
+        self._trace = trace
+        self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
+        self._open: dict[str, Span] = {}
+        self._most_open = most_open
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def span(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Callable[[str, Any], None]]:
+        """Around a piece of work; gives what adds an attribute to it."""
+        with self._tracer.start_as_current_span(
+            name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span.set_attribute
+            except Exception as error:
+                self._fail(span, type(error).__name__)
+                raise
+
+    def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
+        """A model is called. Beginning a call twice begins it once."""
+        with self._lock:
+            if call in self._open:
+                return
+        span = self._tracer.start_span(
+            call_span(attributes), kind=self._trace.SpanKind.CLIENT, attributes=dict(attributes)
+        )
+        with self._lock:
+            while len(self._open) >= self._most_open:
+                del self._open[next(iter(self._open))]
+            self._open.setdefault(call, span)
+
+    def end_call(self, call: str, attributes: Mapping[str, Any], error: str | None = None) -> None:
+        """A call has ended; one that another process began, or that was given up, is not told of."""
+        with self._lock:
+            span = self._open.pop(call, None)
+        if span is None:
+            return
+        try:
+            span.set_attributes(dict(attributes))
+            if error is not None:
+                self._fail(span, error_type(error))
+        finally:
+            span.end()
+
+    def _fail(self, span: Span, kind: str) -> None:
+        """What kind of error it was. Its words may hold what was said, so they stay out."""
+        span.set_attribute(ERROR, kind)
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))

@@ -1,0 +1,232 @@
+"""A signed webhook as a sink: each effect is posted as JSON, under its id, signed as Standard Webhooks say.
+
+What was posted is taken once the receiver answers 2xx. What may pass is tried again, when the receiver says
+or later; any other answer is final. Redirects are not followed. The secret is in no message and in no event.
+`verify_webhook` is the other end: it gives the body only if somebody with the secret wrote it, lately.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import http.client
+import ssl
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.core.entries import check_number
+from holdfast.core.journal.codec import encode
+from holdfast.errors import EffectRefused, InvalidValue, RetryLater
+from holdfast.ports import Clock
+from holdfast.records.effects import DeclaredEffect
+from holdfast.system import SystemClock
+
+Secret = str | bytes
+ID: Final = "webhook-id"
+TIMESTAMP: Final = "webhook-timestamp"
+SIGNATURE: Final = "webhook-signature"
+PREFIX: Final = "whsec_"
+VERSION: Final = "v1"
+MOST_SIGNATURES: Final = 16
+MOST_DIGITS: Final = 12
+"""Of a number of seconds. Its first digits say already that it is longer than anybody waits."""
+MAY_PASS: Final = frozenset({408, 425, 429})
+_OURS: Final = frozenset({ID, TIMESTAMP, SIGNATURE, "content-type", "content-length", "host", "transfer-encoding"})
+
+
+class WebhookSink:
+    """Posts effects to a URL. `timeout` is in seconds and covers a whole exchange; `headers` are sent along.
+
+    `secret` is a text, `whsec_` with base64 after it, or bytes. With several, each signs, so that a receiver can
+    change from one to the next.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: Secret | Sequence[Secret],
+        timeout: float = 10.0,
+        headers: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._secure, self._host, self._port, self._path = _parts(url)
+        self._secrets = _secrets(secret)
+        self._timeout = check_number("timeout", timeout)
+        if self._timeout <= 0:
+            raise InvalidValue("timeout must be more than 0 seconds.")
+        self._headers = _headers(headers or {})
+        self._clock = clock or SystemClock()
+
+    def deliver(self, effect: DeclaredEffect) -> dict[str, Any]:
+        """Post an effect; gives the status of the answer."""
+        body = encode(effect)
+        stamp = self._clock.now_ms() // 1000
+        signed = {ID: effect.id, TIMESTAMP: str(stamp), SIGNATURE: _signatures(self._secrets, effect.id, stamp, body)}
+        try:
+            status, retry_after = self._post(body, {**self._headers, "content-type": "application/json", **signed})
+        except (OSError, http.client.HTTPException) as error:
+            # Only what kind of error: its words may hold what was sent.
+            raise RetryLater(f"{self._host} could not be reached, or did not answer: {type(error).__name__}.") from None
+        if 200 <= status < 300:
+            return {"status": status}
+        if status in MAY_PASS or status >= 500:
+            raise RetryLater(f"{self._host} answered {status}.", retry_after=self._seconds(retry_after))
+        raise EffectRefused(f"{self._host} answered {status}, which will not change by asking again.")
+
+    def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str | None]:
+        with self._connected() as connection:
+            connection.request("POST", self._path, body, dict(headers))
+            response = connection.getresponse()
+            return response.status, response.getheader("retry-after")
+
+    @contextmanager
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+        """A connection that is cut when the time is over, however slowly the other end speaks."""
+        made: http.client.HTTPConnection
+        if self._secure:
+            context = ssl.create_default_context()
+            made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
+        else:
+            made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        cut = threading.Timer(self._timeout, _cut, (made,))
+        cut.daemon = True
+        cut.start()
+        try:
+            yield made
+        finally:
+            cut.cancel()
+            made.close()
+
+    def _seconds(self, text: str | None) -> float | None:
+        """What Retry-After says, as seconds from now: a number of them, or a date."""
+        if text is None:
+            return None
+        if text.isascii() and text.isdigit():
+            return float(text[:MOST_DIGITS])
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - self._clock.now_ms() / 1000)
+        except (ValueError, TypeError, OverflowError):
+            return None
+
+    def __repr__(self) -> str:
+        return f"WebhookSink({'https' if self._secure else 'http'}://{self._host})"
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    sock = connection.sock
+    if sock is not None:
+        try:
+            sock.shutdown(2)
+        except OSError:
+            pass  # It is closed already.
+
+
+def _parts(url: object) -> tuple[bool, str, int, str]:
+    """Scheme, host, port and path; what else a URL can hold is refused, without repeating it."""
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if not isinstance(url, str) or not _is_clean(url):
+        raise InvalidValue("url must be percent-encoded ASCII, without spaces or line ends.")
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidValue("url must be a whole http or https URL, such as https://example.com/hook.")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidValue("url must not hold a user or password. Pass what authenticates you in headers.")
+    if not _is_host(host):
+        raise InvalidValue("url must name a host: labels of up to 63 characters with single dots between them.")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    secure = parts.scheme == "https"
+    return secure, host, port or (443 if secure else 80), path
+
+
+def _is_clean(url: str) -> bool:
+    """Looked at before it is taken apart, which drops line ends without a word."""
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _is_host(host: str) -> bool:
+    try:
+        host.encode("idna")  # As it will be when it is looked up.
+    except UnicodeError:
+        return False
+    return not host.startswith(".")
+
+
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str) or name.lower() in _OURS:
+            raise InvalidValue(f"headers must be texts, and {', '.join(sorted(_OURS))} are set by the sink.")
+        if not all(text.isascii() and text.isprintable() for text in (name, value)) or not name:
+            raise InvalidValue(f"The header {name!r:.40} must be printable ASCII.")
+    return dict(given)
+
+
+def _secrets(given: object) -> tuple[bytes, ...]:
+    several = given if isinstance(given, list | tuple) else (given,)
+    found = tuple(_secret(one) for one in several)
+    if not found or not all(found):
+        raise InvalidValue("secret must not be empty.")
+    return found
+
+
+def _secret(given: object) -> bytes:
+    if isinstance(given, bytes):
+        return given
+    if not isinstance(given, str):
+        raise InvalidValue(f"secret must be text or bytes, not {type(given).__name__}.")
+    if not given.startswith(PREFIX):
+        return given.encode()
+    try:
+        return base64.b64decode(given[len(PREFIX) :], validate=True)
+    except binascii.Error:
+        raise InvalidValue(f"A secret that begins with {PREFIX} must be base64 after it.") from None
+
+
+def _signature(secret: bytes, id: str, stamp: int | str, body: bytes) -> str:
+    digest = hmac.new(secret, f"{id}.{stamp}.".encode() + body, hashlib.sha256).digest()
+    return f"{VERSION},{base64.b64encode(digest).decode()}"
+
+
+def _signatures(secrets: Sequence[bytes], id: str, stamp: int, body: bytes) -> str:
+    return " ".join(_signature(secret, id, stamp, body) for secret in secrets)
+
+
+def verify_webhook(
+    secret: Secret | Sequence[Secret],
+    headers: Mapping[str, str],
+    body: bytes,
+    now: float | None = None,
+    tolerance: float = 300,
+) -> Any:
+    """What was posted, as data, if it was signed with the secret no longer than `tolerance` seconds ago.
+
+    Anything else is refused with InvalidValue. `now` is in seconds since 1970. Remember `webhook-id`: it comes again
+    when an answer was lost, and taking it twice must change nothing.
+    """
+    given = {str(name).lower(): str(value) for name, value in headers.items()}
+    id, stamp, signatures = (given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
+    if not id or not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12 or not isinstance(body, bytes):
+        raise InvalidValue("This is no signed webhook: it has no id, no time or no body.")
+    # Every pair is compared, so that the time taken says nothing.
+    wanted = [_signature(one, id, stamp, body).encode() for one in _secrets(secret)]
+    found = [one.encode("utf-8", "replace") for one in signatures.split(" ")[:MOST_SIGNATURES]]
+    if not sum(hmac.compare_digest(one, other) for one in wanted for other in found):
+        raise InvalidValue("The signature does not fit: somebody else sent this, or it was changed on the way.")
+    seconds = SystemClock().now_ms() / 1000 if now is None else now
+    if abs(seconds - int(stamp)) > tolerance:
+        raise InvalidValue("This was signed too long ago, or in the future. Check the clocks.")
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidValue("The body is not JSON.") from None

@@ -1,0 +1,139 @@
+"""What rules do: make a conversation shorter, refuse the next model call, record.
+
+A configuration is soft up to its limits: over the threshold its strategy is tried, and one that fails is tried again
+later. Over a limit something is done whatever it takes: by the next strategy, and at last by leaving out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core.frames.budgets import nano_usd
+from holdfast.errors import BudgetExhausted, SummaryFailed
+from holdfast.flow.compaction.sessions import fold, fold_somehow, uncovered
+from holdfast.flow.journal import telemetry
+from holdfast.flow.journal.append import state_of
+from holdfast.flow.sessions.append import counting
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.compaction import BudgetGuard, CompactionConfig, Fired, Occasion, Rule, TelemetryRecorder
+from holdfast.records.packs import Packed
+from holdfast.records.sessions import Line, Summary
+
+LEAVES: Final = 0.6
+"""Of a limit that was passed, how much is left afterwards: else the next message would pass it again."""
+EVERY: Final = 2**31
+"""Rounds that stay where only their tokens count."""
+
+
+def token_limit(ports: Ports, acting: Acting, stream: str, given: int | str | None) -> int:
+    """A number of tokens, or what the model of a line is shown at once."""
+    return given if isinstance(given, int) else counting(ports, acting, stream)[1].input_budget
+
+
+class Compacting:
+    """One line and a configuration, when a rule has fired."""
+
+    def __init__(
+        self, ports: Ports, acting: Acting, stream: str, config: CompactionConfig, summarizer: Summarizer
+    ) -> None:
+        self._place = (ports, acting, stream)
+        self._config, self._summarizer = config, summarizer
+        self.made: list[Summary] = []
+        self.failed: list[str] = []
+
+    def run(self, *, packed: bool) -> None:
+        """What the strategy does first, and then what it takes to be within the limits."""
+        config = self._config
+        messages, _ = uncovered(*self._place)
+        over = config.max_messages is not None and messages > config.max_messages
+        soft = config.threshold is not None and messages > config.threshold
+        unlimited = config.threshold is None and config.max_messages is None and config.max_tokens is None
+        if over:
+            self._somehow(config)
+        elif soft or packed or unlimited:
+            self._try(config)
+        if config.max_messages is not None and uncovered(*self._place)[0] > config.max_messages:
+            most = max(1, int(config.max_messages * LEAVES))
+            self._somehow(replace(config, strategy="truncate_at", keep=most))
+        if config.max_tokens is not None:
+            self._fit(token_limit(*self._place, config.max_tokens))
+
+    def _fit(self, limit: int) -> None:
+        """Fold until the tokens are within the limit."""
+        if uncovered(*self._place, enough=limit)[1] > limit:
+            self._somehow(replace(self._config, keep=EVERY), within=int(limit * LEAVES))
+
+    def _try(self, config: CompactionConfig) -> None:
+        try:
+            self._note(fold(*self._place, config, self._summarizer))
+        except SummaryFailed as error:
+            if not error.longer:
+                raise  # Else there is too little to summarise so far, and nothing has failed.
+
+    def _somehow(self, config: CompactionConfig, within: int | None = None) -> None:
+        summary, failed = fold_somehow(*self._place, config, self._summarizer, within=within)
+        self._note(summary)
+        if summary is not None or not all(one.longer for one in failed):
+            self.failed += [one.text for one in failed]
+
+    def _note(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self.made.append(summary)
+
+
+def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed) -> None:
+    """Refuse a model call that would pass a limit."""
+    wanted: BudgetGuard = rule.action
+    used = packed.token_summary.used
+    if wanted.pack is not None and used > wanted.pack:
+        raise BudgetExhausted(
+            f"This pack has {used} tokens, and the rule {rule.name} allows {wanted.pack} for a call (pack). "
+            "Make it with a smaller budget, or raise the limit.",
+            left=wanted.pack,
+            requested=used,
+        )
+    usage = (state_of(ports, acting, stream).line or Line()).usage
+    spent = usage.spent
+    if wanted.tokens is not None and spent >= wanted.tokens:
+        raise BudgetExhausted(
+            f"The model calls of {stream} have used {spent} tokens, and the rule {rule.name} allows {wanted.tokens} "
+            "(tokens). Raise the limit, or end the conversation."
+        )
+    most = wanted.cost if wanted.usd is None else nano_usd(wanted.usd, "usd")
+    if most is not None and (usage.cost or 0) >= most:
+        raise BudgetExhausted(
+            f"The model calls of {stream} have cost {usage.cost or 0}, and the rule {rule.name} allows {most} "
+            f"({'cost' if wanted.usd is None else 'usd'}, in billionths of a dollar). Raise the limit, or end the "
+            "conversation."
+        )
+
+
+def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[Fired, ...]) -> object:
+    """Tell what happened: numbers and names, never what was said. Gives what the function gave, if one was told."""
+    told = described(occasion, fired)
+    if recorder.record is not None:
+        return recorder.record(told)
+    telemetry.told(ports, f"holdfast.{occasion.kind}", {k: v for k, v in told.items() if v is not None})
+    return None
+
+
+def described(occasion: Occasion, fired: tuple[Fired, ...]) -> dict[str, Any]:
+    """An occasion as plain data."""
+    told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
+    if occasion.packed is None:
+        told["messages"] = len(occasion.new)
+        told["tokens"] = sum(message.tokens or 0 for message in occasion.new)
+    else:
+        summary = occasion.packed.token_summary
+        told |= {
+            "messages": occasion.packed.conversation.message_count,
+            "tokens": summary.used,
+            "budget": summary.budget,
+            "level": str(summary.compaction_level),
+            "left_out": occasion.packed.conversation.truncated_count,
+        }
+    told["summaries"] = sum(len(one.made) for one in fired)
+    told["failed"] = ", ".join(one.rule for one in fired if one.error is not None) or None
+    return told

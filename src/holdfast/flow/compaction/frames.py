@@ -1,0 +1,344 @@
+"""`compact_context`: the context of a frame made smaller in one commit, by any strategy.
+
+Strategies of evidence detach handles; the others let a summary stand for older rounds of the frame's conversation.
+What shrinks is measured itself: the tokens of handles, or of messages. What a frame has spent has nothing to do with
+it. A summarizer that fails, hangs, says nothing or says too much changes nothing, and the next strategy is tried.
+
+A frame's evidence made smaller: handles are detached in one event, which also brings them back.
+
+A size that was not noted is measured if the text is at hand. What is critical stays, and so does what an open call
+still needs; a strategy of the caller's own that does otherwise is refused.
+
+A frame's evidence as something that may go: how large each piece is, who needs it, and whose words it holds.
+
+One frame whose context is to be made smaller: to what, how, in which streams, and what is said about it after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.core.compaction.custom import chosen_by
+from holdfast.core.compaction.strategies import (
+    UNKNOWN_TOKENS,
+    Chosen,
+    Item,
+    by_policy,
+    by_priority,
+    kept_only,
+    policy_of,
+)
+from holdfast.core.compaction.summary import entry_key, passages
+from holdfast.core.frames.stack import with_clocks
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.packs.event_text import event_trust
+from holdfast.core.packs.fences import lowest
+from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
+from holdfast.flow.compaction import recall, summaries
+from holdfast.flow.compaction.sessions import Words, check, flush_scope, fold_somehow, uncovered
+from holdfast.flow.compaction.summaries import Also, Plan, gone, sizes
+from holdfast.flow.frames.lifecycle import check_live, like
+from holdfast.flow.frames.read import current, event_at, field, held_event, raw_id, stream_of
+from holdfast.flow.journal.append import Changed, Drafts, States, change
+from holdfast.flow.packs.visibility import line_of_frame
+from holdfast.flow.sessions.append import counting
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.compaction import OF_EVIDENCE, STRATEGIES, CompactionConfig, CompactionResult
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.frames import FrameCompacted
+from holdfast.records.frames import PRIORITY_SCORE, Frame
+from holdfast.records.ids import check_key, ulid_text
+from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel, Segment
+from holdfast.records.sessions import Summary
+
+NOTHING_OLDER: Final = "Nothing else can go: there is nothing older, or a call waits for its result."
+NO_CONVERSATION: Final = "This frame has no conversation yet."
+
+
+def compact_context(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    target_budget: int,
+    config: CompactionConfig,
+    summarizer: Summarizer,
+    *,
+    strict: bool = False,
+    key: str | None = None,
+) -> CompactionResult:
+    """Make the context of a live frame fit a budget, or as small as it can be.
+
+    With `strict` what cannot be made to fit is refused, and nothing is written.
+    """
+    raw_id(frame)
+    if not isinstance(target_budget, int) or isinstance(target_budget, bool) or target_budget < 0:
+        raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
+    check(ports, config)
+    work = Shrinking(ports, acting, frame, target_budget, config, strict=strict, key=key)
+    earlier = work.earlier()
+    if earlier is not None:
+        return earlier
+    of_evidence = config.strategy in OF_EVIDENCE or config.strategy not in STRATEGIES
+    return detached(work) if of_evidence else _folded(work, summarizer)
+
+
+def _folded(work: Shrinking, summarizer: Summarizer) -> CompactionResult:
+    """Let a summary stand for the older part of the frame's conversation."""
+    line = line_of_frame(work.ports, work.acting, work.frame)
+    if current(work.ports, work.acting, line).line is None:
+        return work.nothing(0, NO_CONVERSATION)
+    _, tokens = uncovered(work.ports, work.acting, line)
+    if tokens <= work.target:
+        return work.nothing(tokens, FITS)
+    written: list[FrameCompacted] = []
+
+    def write(plan: Plan, words: Words, also: Also) -> Summary:
+        return _written(work, plan, words, also, tokens, written)
+
+    room = max(0, work.target - work.config.summary_tokens)
+    summary, failed = fold_somehow(work.ports, work.acting, line, work.config, summarizer, within=room, write=write)
+    note = "; ".join(one.text for one in failed) or None
+    return work.nothing(tokens, note or NOTHING_OLDER) if summary is None else work.done(written[-1], summary, note)
+
+
+def _written(
+    work: Shrinking, plan: Plan, words: Words, also: Also, tokens: int, written: list[FrameCompacted]
+) -> Summary:
+    """The summary and the frame's event in one commit; the compaction is named as the summary is."""
+    level = str(words.level)
+    made = summaries.drafted(
+        work.ports, work.acting, plan, words.text, method=words.method, level=level, state=words.state
+    )
+    noted = summaries.noted(plan, made, 0)
+    saved = gone(plan.messages, sizes(work.ports, work.acting, plan.stream))
+    final = max(0, tokens - saved) + (noted.tokens or 0)
+    work.refuse_over(final)
+    facts = FrameCompacted(
+        frame=work.frame,
+        compaction=noted.id,
+        strategy=words.strategy,
+        level=level,
+        original_tokens=tokens,
+        final_tokens=final,
+        summarized=len(plan.messages),
+        reached_target=final <= work.target,
+    )
+
+    def decide(states: States) -> Drafts:
+        work.live(states)
+        summaries.check_unchanged(plan, states)
+        drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
+        drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
+        return work.written(states, facts, drafts)
+
+    changed = work.write(decide, plan.stream, *also.streams)
+    written.append(changed.last("frame.compacted"))
+    if changed.repeated or changed.appended is None:
+        return summaries.summary_named(work.ports, work.acting, plan.stream, written[-1].compaction)
+    placed = next(part for part in changed.appended.parts if part.stream == plan.stream)
+    return summaries.noted(plan, made, placed.last)
+
+
+ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an open call needs it."
+
+
+def detached(work: Shrinking) -> CompactionResult:
+    """Detach what the strategy chooses, until what is left is within the target."""
+    compaction = ulid_text(work.ports.ids.ulid())
+    last: list[Chosen] = []
+
+    def decide(states: States) -> Drafts:
+        found = attached(work.ports, work.acting, work.stream, work.live(states))
+        chosen = _chosen(work, found)
+        last[:] = [chosen]
+        work.refuse_over(chosen.final)
+        if not chosen.gone:
+            return {}
+        return work.written(states, _facts(work, chosen, compaction), _flushed(work, chosen, found, compaction))
+
+    changed = work.write(decide, *(() if work.scope is None else (work.scope,)))
+    if changed.appended is None:
+        return work.nothing(last[0].original, FITS if last[0].original <= work.target else ONLY_CRITICAL)
+    facts: FrameCompacted = changed.last("frame.compacted")
+    return work.done(facts, note=None if facts.reached_target else ONLY_CRITICAL)
+
+
+def _chosen(work: Shrinking, found: Sequence[Evidence]) -> Chosen:
+    items, name = [one.item for one in found], work.config.strategy
+    if name == "priority":
+        return by_priority(items, work.target)
+    if name == "policy_trim":
+        return by_policy(items, work.target)
+    held = frozenset(item.id for item in items if item.held)
+    kept = chosen_by(name, work.ports.strategies[name], [one.segment for one in found], work.target, held)
+    return kept_only(items, [segment.id for segment in kept])
+
+
+def _facts(work: Shrinking, chosen: Chosen, compaction: str) -> FrameCompacted:
+    return FrameCompacted(
+        frame=work.frame,
+        compaction=compaction,
+        strategy=work.config.strategy,
+        level=str(chosen.level),
+        removed=chosen.gone,
+        original_tokens=chosen.original,
+        final_tokens=chosen.final,
+        reached_target=chosen.final <= work.target,
+    )
+
+
+def _flushed(work: Shrinking, chosen: Chosen, found: Sequence[Evidence], compaction: str) -> dict[str, list[Draft]]:
+    if work.scope is None:
+        return {}
+    told = passages([(one.text, one.trust) for one in found if one.item.id in chosen.gone])
+    return {work.scope: recall.flushed(work.ports, work.acting, work.scope, compaction, told)}
+
+
+_NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A handle that is attached, and what is known of what it leads to."""
+
+    item: Item
+    text: str
+    trust: str
+
+    @property
+    def segment(self) -> Segment:
+        """As a strategy of the caller's own is given it."""
+        return Segment(
+            kind="evidence",
+            id=self.item.id,
+            priority=_NAMES.get(self.item.score, "medium"),
+            trust=self.trust,
+            estimated_tokens=self.item.tokens,
+            messages=(Message(role="user", content=self.text, trust=self.trust),),
+        )
+
+
+def attached(ports: Ports, acting: Acting, stream: str, frame: Frame) -> list[Evidence]:
+    """The evidence of a live frame, oldest first. A size that nobody noted is measured if its text is in the event."""
+    count = counting(ports, acting, stream)[0].count
+    found = []
+    for handle in sorted(frame.handles.values(), key=lambda one: one.position):
+        if handle.removed is not None:
+            continue
+        own, held = event_at(ports, acting, stream, handle.version), held_event(ports, acting, stream, handle.version)
+        if own is None or held is None:
+            raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
+        body = field(held, "body")
+        tokens = handle.tokens
+        if tokens is None:
+            tokens = count(body) if isinstance(body, str) else UNKNOWN_TOKENS
+        call = own.facts.call or held.facts.call
+        item = Item(
+            id=handle.id,
+            score=handle.priority,
+            position=handle.position,
+            tokens=tokens,
+            policy=own.facts.policy or policy_of(handle.priority),
+            held=call in frame.calls,
+            done=call is not None and call not in frame.calls,
+        )
+        told = [field(held, "description"), body if isinstance(body, str) else field(held, "target")]
+        text = "\n".join(one for one in told if isinstance(one, str))
+        found.append(Evidence(item=item, text=text, trust=lowest(event_trust(own), event_trust(held))))
+    return found
+
+
+FITS: Final = "It was within the target."
+
+
+class Shrinking:
+    """A live frame and what is asked of it."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        acting: Acting,
+        frame: str,
+        target: int,
+        config: CompactionConfig,
+        *,
+        strict: bool,
+        key: str | None,
+    ) -> None:
+        self.ports, self.acting, self.frame, self.target, self.config = ports, acting, frame, target, config
+        self._strict, self._key = strict, None if key is None else check_key(key)
+        self.stream = stream_of(ports, acting, frame)
+        check_live(ports, acting, current(ports, acting, self.stream), frame)
+        self.scope = flush_scope(ports, acting, self.stream, config)
+
+    def live(self, states: States) -> Frame:
+        """The frame as it is now; refuses one that has ended."""
+        check_live(self.ports, self.acting, states[self.stream], self.frame)
+        return states[self.stream].frames[self.frame]
+
+    def earlier(self) -> CompactionResult | None:
+        """What an earlier call with the key did."""
+        if self._key is None:
+            return None
+        stored = self.ports.journal.by_key(self.acting.tenant, self.stream, self._key)
+        compacted = [event for event in map(decode_event, stored) if event.type == "frame.compacted"]
+        if stored and (not compacted or compacted[0].facts.frame != self.frame):
+            raise KeyReused(f"Key {self._key!r} already stands for something else. Use a new key for a new operation.")
+        if not compacted:
+            return None
+        facts: FrameCompacted = compacted[0].facts
+        line = line_of_frame(self.ports, self.acting, self.frame)
+        made = summaries.summary_named(self.ports, self.acting, line, facts.compaction) if facts.summarized else None
+        return self.done(facts, made)
+
+    def written(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
+        """The frame's own event behind what goes with it: what is flushed stands before what is compacted."""
+        own = with_clocks(states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.ports.clock.now_ms())
+        return {**drafts, self.stream: [*drafts.get(self.stream, ()), *own]}
+
+    def write(self, decide: Callable[[States], Drafts], *streams: str) -> Changed:
+        """One commit over the frame's stream and others."""
+        every = tuple(dict.fromkeys((self.stream, *streams)))
+        same = like("frame.compacted", frame=self.frame)
+        return change(self.ports, self.acting, every, decide, key=self._key, same=same)
+
+    def refuse_over(self, final: int) -> None:
+        """Where only the target will do, nothing is written that does not reach it."""
+        if self._strict and final > self.target:
+            raise BudgetTooSmall(
+                f"The context of frame {self.frame} cannot be made smaller than {final} tokens, and {self.target} were "
+                "asked for. Nothing was changed; raise the target, or lower what is critical.",
+                required=final,
+            )
+
+    def done(self, facts: FrameCompacted, summary: Summary | None = None, note: str | None = None) -> CompactionResult:
+        """What was written."""
+        return CompactionResult(
+            id=facts.compaction if facts.removed else None,
+            strategy=facts.strategy,
+            original_tokens=facts.original_tokens,
+            final_tokens=facts.final_tokens,
+            compaction_level=CompactionLevel(facts.level),
+            items_removed=len(facts.removed),
+            items_summarized=facts.summarized,
+            reached_target=facts.reached_target,
+            summary=summary,
+            flushed=None if self.scope is None else entry_key(facts.compaction, 0),
+            note=note,
+        )
+
+    def nothing(self, tokens: int, note: str) -> CompactionResult:
+        """Nothing was written, and why."""
+        self.refuse_over(tokens)
+        return CompactionResult(
+            id=None,
+            strategy=self.config.strategy,
+            original_tokens=tokens,
+            final_tokens=tokens,
+            compaction_level=CompactionLevel.NONE,
+            reached_target=tokens <= self.target,
+            note=note,
+        )

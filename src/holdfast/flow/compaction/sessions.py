@@ -1,0 +1,411 @@
+"""A conversation made shorter, by any strategy: a summary stands for whole older rounds, and nothing is removed.
+
+What is covered is fixed first, then told in other words, then written by compare-and-set. Calls that wait for their
+results, and everything behind them, are never covered. What is to be found again is written in the same commit.
+A strategy that fails changes nothing; `fold_somehow` then tries the next one.
+
+What a strategy makes of the older part of a conversation: other words for it, or a note that it is left out.
+
+Only `summarise_oldest` asks anybody; the other strategies give the same words for the same messages.
+
+What a compaction may be asked for. What cannot be done is refused when it is asked for, and not when it is due.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, copy_context
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.compaction import summary as compaction_summary
+from holdfast.core.compaction.custom import chosen_by, segments_of
+from holdfast.core.compaction.sentences import fit
+from holdfast.core.compaction.state_extract import as_text, extracted
+from holdfast.core.compaction.strategies import marker, rounds_within
+from holdfast.core.compaction.summary import of_messages
+from holdfast.core.sessions.tokens import framing_of
+from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
+from holdfast.flow.compaction import recall, summaries
+from holdfast.flow.compaction.summaries import SMALL, Also, Keep, Plan, gone, sizes, source, summary_tokens, within
+from holdfast.flow.sessions.append import counting, session_behind
+from holdfast.flow.sessions.read import Place, bodies, places, places_after
+from holdfast.ports import Acting, Ports, Summarizer
+from holdfast.records.batches import Span
+from holdfast.records.compaction import STRATEGIES, CompactionConfig
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.sessions import MessagePinned
+from holdfast.records.ids import check_id
+from holdfast.records.messages import Message
+from holdfast.records.packs import CompactionLevel
+from holdfast.records.scope import Scope
+from holdfast.records.sessions import Summary
+
+BUILT_IN: Final = "extractive"
+"""The name of the summarizer that is used where nobody gave one."""
+SLACK: Final = 2
+"""Counts of parts are a little less than the count of the whole."""
+ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
+"""How long what is being asked for a summary may take."""
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What older messages became, by which method, and how hard that was on them."""
+
+    text: str
+    strategy: str
+    method: str
+    """Who made them: the strategy, or what it asked."""
+    level: CompactionLevel
+    state: dict[str, Any] | None = None
+
+
+def told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
+    """What the configured strategy makes of what is to be covered."""
+    words = _told(ports, acting, plan, config, summarizer)
+    return words if config.max_length is None else shortened(words, config.max_length)
+
+
+def shortened(words: Words, most: int) -> Words:
+    """Within so many characters."""
+    return msgspec.structs.replace(words, text=fit(words.text, most, len))
+
+
+def _told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
+    count, messages = counting(ports, acting, plan.stream)[0].count, plan.messages
+    match config.strategy:
+        case "summarise_oldest":
+            most = allowed(ports, acting, plan, config, summarizer.name)
+            text = in_time(config.timeout, lambda: summarizer.summarise(source(plan), max_tokens=most))
+            return summarised(config, text, summarizer.name, count)
+        case "extract_state":
+            state = extracted(messages)
+            text = as_text(state, allowed(ports, acting, plan, config), count)
+            return _words(config, text, CompactionLevel.MODERATE, state=state)
+        case "truncate_at" | "sliding_window":
+            left_out = sum(1 for message in messages if not message.pinned)
+            return _words(config, marker(left_out), CompactionLevel.AGGRESSIVE)
+        case "priority":
+            made = compaction_summary.by_priority(messages, allowed(ports, acting, plan, config), count)
+        case "policy_trim":
+            made = compaction_summary.by_policy(messages, allowed(ports, acting, plan, config), count)
+        case _:
+            made = _chosen(ports, acting, plan, config)
+    return _words(config, made.text, made.level)
+
+
+def allowed(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, method: str = BUILT_IN) -> int:
+    """How many tokens words may take: of our own so few that they are small, or shorter than what they stand for."""
+    if method != BUILT_IN:
+        return config.summary_tokens
+    tokenizer, info = counting(ports, acting, plan.stream)
+    saved = gone(plan.messages, sizes(ports, acting, plan.stream))
+    around = SLACK + summary_tokens("", tokenizer, framing_of(info.provider, info.name))
+    return min(config.summary_tokens, max(saved, SMALL) - around)
+
+
+def summarised(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> Words:
+    """What a summarizer said, cut to what it was allowed: not every model keeps to that."""
+    return _words(config, within(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
+
+
+def _words(
+    config: CompactionConfig,
+    text: str,
+    level: CompactionLevel,
+    *,
+    method: str | None = None,
+    state: dict[str, Any] | None = None,
+) -> Words:
+    return Words(text=text, strategy=config.strategy, method=method or config.strategy, level=level, state=state)
+
+
+def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) -> compaction_summary.Worded:
+    """By a strategy of the caller's own: what it keeps is told, the rest is left out."""
+    given = segments_of(plan.messages, plan.stream, sizes(ports, acting, plan.stream))
+    kept = chosen_by(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
+    names = {segment.id for segment in kept}
+    stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
+    return compaction_summary.of_kept(
+        plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay}
+    )
+
+
+def in_time(seconds: float | None, work: Callable[[], str]) -> str:
+    """What a summarizer gives. If it takes too long, nobody waits for it any more, and what it gives later is lost."""
+    if seconds is None:
+        return work()
+    answers: list[str] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        ALLOWED.set(seconds)
+        try:
+            answers.append(work())
+        except BaseException as error:  # noqa: BLE001  # Whoever waits raises it.
+            errors.append(error)
+
+    # Not from a pool: its threads would keep the process alive for as long as one of them hangs. With the context of
+    # whoever waits: it knows the loop that an async summarizer is awaited on.
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="holdfast-summary", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise too_long(seconds)
+    return answers[0]
+
+
+def too_long(seconds: float) -> SummaryFailed:
+    """A summarizer that nobody waits for any more."""
+    return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
+
+
+TRIES: Final = 3
+FIRST: Final = 16
+"""How many messages at the beginning of a line are searched for what the user came for."""
+MOST_GOAL: Final = 1_000
+"""Characters of it that are told where it cannot be pinned."""
+NEXT: Final[dict[str, tuple[str, ...]]] = {
+    "summarise_oldest": ("extract_state", "sliding_window"),
+    "extract_state": ("sliding_window",),
+}
+"""What is tried where a strategy fails."""
+
+Write = Callable[[Plan, Words, Also], Summary]
+"""How a summary is written, where it is written together with something else."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A strategy that changed nothing, and why."""
+
+    strategy: str
+    error: SummaryFailed | TooLarge
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.strategy}: {self.error}"
+
+    @property
+    def longer(self) -> bool:
+        """Whether it only made nothing shorter."""
+        return isinstance(self.error, SummaryFailed) and self.error.longer
+
+
+def fold(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    config: CompactionConfig,
+    summarizer: Summarizer,
+    *,
+    within: int | None = None,
+    whole: bool = False,
+    write: Write | None = None,
+) -> Summary | None:
+    """Let a summary stand for older rounds; None if there are none that it could stand for.
+
+    `within` says how many tokens the rounds that stay may take at most. `write` writes it with something else.
+    """
+    check(ports, config)
+    for attempt in range(1, TRIES + 1):
+        plan = planned(ports, acting, stream, config, within=within, whole=whole)
+        if plan is None:
+            return None
+        words = told(ports, acting, plan, config, summarizer)
+        try:
+            return noted(ports, acting, plan, words, config, write)
+        except Conflict:
+            if attempt == TRIES:
+                raise
+    return None
+
+
+def fold_somehow(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    config: CompactionConfig,
+    summarizer: Summarizer,
+    *,
+    within: int | None = None,
+    write: Write | None = None,
+) -> tuple[Summary | None, list[Failed]]:
+    """The same, with the next strategy where one fails; gives also what went wrong."""
+    failed: list[Failed] = []
+    for strategy in (config.strategy, *NEXT.get(config.strategy, ())):
+        tried = replace(config, strategy=strategy)
+        try:
+            return fold(ports, acting, stream, tried, summarizer, within=within, write=write), failed
+        except (SummaryFailed, TooLarge) as error:
+            failed.append(Failed(strategy, error))
+    return None, failed
+
+
+def planned(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    config: CompactionConfig,
+    *,
+    within: int | None = None,
+    whole: bool = False,
+) -> Plan | None:
+    """What is to be covered: whole rounds before those that stay and before any call that waits."""
+    plan = summaries.plan(ports, acting, stream, keep=_keep(ports, acting, stream, config, within), whole=whole)
+    # What is pinned stays as it is: nothing is saved by telling it in other words.
+    return None if plan is None or all(message.pinned for message in plan.messages) else plan
+
+
+def _keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
+    """How many rounds stay: so many, or those with so many messages, and within so many tokens."""
+    size = sizes(ports, acting, stream)
+
+    def keep(messages: Sequence[Message]) -> int:
+        most = config.keep
+        if config.strategy == "truncate_at":
+            most = min(most, rounds_within(messages, most, lambda message: 1))
+        return most if within is None else min(most, rounds_within(messages, within, size))
+
+    return keep
+
+
+def noted(
+    ports: Ports, acting: Acting, plan: Plan, words: Words, config: CompactionConfig, write: Write | None = None
+) -> Summary:
+    """Write what a strategy made, together with what is flushed, and with the pin on what the user came for."""
+    goal = _goal(ports, acting, plan) if config.keep_goal else None
+    own = goal is not None and goal.stream == plan.stream
+    if goal is not None and not own:
+        words = _with_goal(ports, acting, words, goal, config.max_length)
+    plan = _staying(plan, goal) if goal is not None and own else plan
+    scope = flush_scope(ports, acting, plan.stream, config)
+
+    def drafts(summary: str) -> dict[str, Sequence[Draft]]:
+        found: dict[str, Sequence[Draft]] = {}
+        if scope is not None:
+            # What a summary stood for before was flushed with that one, if it was to be.
+            gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
+            found[scope] = recall.flushed(ports, acting, scope, summary, of_messages(gone))
+        if goal is not None and own:
+            pinned = Draft(type="message.pinned", facts=MessagePinned(version=goal.version))
+            found[plan.stream] = [*found.get(plan.stream, ()), pinned]
+        return found
+
+    also = Also(streams=() if scope is None else (scope,), drafts=drafts)
+    if write is not None:
+        return write(plan, words, also)
+    return summaries.note(
+        ports, acting, plan, words.text, method=words.method, level=str(words.level), state=words.state, also=also
+    )
+
+
+def flush_scope(ports: Ports, acting: Acting, stream: str, config: CompactionConfig) -> str | None:
+    """Where what is compacted is written to: the session's scope unless another is named; None if nowhere."""
+    if isinstance(config.store, str):
+        return Scope.of(config.store).text
+    return session_behind(ports, acting, stream) if config.store else None
+
+
+def _goal(ports: Ports, acting: Acting, plan: Plan) -> Place | None:
+    """The first thing that the user said, if it is about to be covered and nobody pinned it."""
+    covered = {(message.stream, message.version) for message in plan.messages}
+    for place in islice(places_after(ports, acting, plan.stream), FIRST):
+        if place.row["role"] == "user":
+            return None if place.row["pinned"] or (place.stream, place.version) not in covered else place
+    return None
+
+
+def _staying(plan: Plan, goal: Place) -> Plan:
+    """The same with what is pinned in its commit: it stays, so nothing is saved by it."""
+    place = (goal.stream, goal.version)
+    return replace(
+        plan,
+        messages=tuple(
+            replace(one, pinned=True) if (one.stream, one.version) == place else one for one in plan.messages
+        ),
+    )
+
+
+def _with_goal(ports: Ports, acting: Acting, words: Words, goal: Place, most: int | None) -> Words:
+    """In a branch the first message may belong to another line, where only that line can pin it: then it is told."""
+    said = bodies(ports, acting, [goal])[0].text[:MOST_GOAL]
+    longer = replace(words, text=f"What the user asked for first: {said}\n{words.text}")
+    return longer if most is None else shortened(longer, most)
+
+
+def uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None = None) -> tuple[int, int]:
+    """How many messages of a line no summary covers, and their tokens; not counted further once they are `enough`."""
+    newest = next(summaries.standing(ports, acting, stream), None)
+    messages = tokens = 0
+    for place in places(ports, acting, stream):
+        if (newest is not None and summaries.is_covered(place, (newest,))) or (enough is not None and tokens > enough):
+            break
+        messages += 1
+        tokens += int(place.row["tokens"] or 0)
+    return messages, tokens
+
+
+def last_covered(ports: Ports, acting: Acting, stream: str) -> int:
+    """The position of the newest message that a summary covers; 0 if none is."""
+    newest = next(summaries.standing(ports, acting, stream), None)
+    if newest is None:
+        return 0
+    end = newest.covers[-1]
+    span = Span(table="messages", after=end.last - 1, until=end.last, limit=1)
+    return max((int(row["position"] or 0) for row in ports.journal.span(acting.tenant, end.stream, span)), default=0)
+
+
+_NUMBERS: Final = {
+    "keep": (0, "keep must be a number of rounds"),
+    "recall": (0, "recall must be a number of entries"),
+    "summary_tokens": (1, "A summary's tokens must be a whole number"),
+    "threshold": (0, "threshold must be a number of messages"),
+    "max_messages": (1, "max_messages must be a number of messages"),
+    "max_tokens": (1, 'max_tokens must be "model" or a number of tokens'),
+    "max_length": (1, "max_length must be a number of characters"),
+}
+_MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
+_SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
+MOST_SECONDS: Final = int(threading.TIMEOUT_MAX)
+"""No thread can wait for longer."""
+
+
+def check(ports: Ports, config: CompactionConfig) -> None:
+    """Refuse what cannot be done."""
+    _check_strategy(ports, config.strategy)
+    for name, (least, meaning) in _NUMBERS.items():
+        value = getattr(config, name)
+        absent = (value is None and name in _MAY_BE_NONE) or (name, value) == ("max_tokens", "model")
+        if not absent and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise InvalidValue(f"{meaning}, {least} or more, not {value!r:.60}.")
+    for name in _SWITCHES:
+        if not isinstance(getattr(config, name), bool):
+            raise InvalidValue(f"{name} must be True or False, not {getattr(config, name)!r:.60}.")
+    _check_seconds(config.timeout)
+    if not isinstance(config.store, bool):
+        Scope.of(config.store)
+
+
+def _check_strategy(ports: Ports, strategy: Any) -> None:
+    if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in ports.strategies):
+        known = ", ".join((*STRATEGIES, *sorted(ports.strategies)))
+        raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
+    check_id(strategy, "strategy")  # It is noted with every summary that it makes.
+
+
+def _check_seconds(seconds: Any) -> None:
+    if seconds is None:
+        return
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    # Written so that what is not a number at all, a float of that name, is refused as well.
+    if not is_number or not 0 < seconds <= MOST_SECONDS:
+        raise InvalidValue(
+            f"timeout must be a number of seconds above 0 and at most {MOST_SECONDS}, not {seconds!r:.60}."
+        )

@@ -1,0 +1,389 @@
+"""Summaries of stored conversations: an exact range, made from its originals, noted by compare-and-set.
+
+What is covered is fixed before the summarizer runs. When it is done, the summary is written only if
+nothing of that range was retracted, summarised or reset meanwhile; messages that arrived are not in it
+and stay. An empty or failed summary changes nothing.
+
+What summaries weigh: none is longer than was allowed, and none but a small one takes the room of what it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice, takewhile
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.compaction.sentences import fit
+from holdfast.core.sessions.pairing import repaired, rounds
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX
+from holdfast.core.sessions.shorten import cut
+from holdfast.core.sessions.tokens import Framing, framing_of, message_tokens
+from holdfast.errors import Conflict, InvalidValue, NotFound, SessionClosed, SummaryFailed
+from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.journal import redact
+from holdfast.flow.journal.append import Drafts, States, change
+from holdfast.flow.packs.pins import leading
+from holdfast.flow.sessions.append import counting
+from holdfast.flow.sessions.read import NOW, PAGE, Place, bodies, line_of, places, segments, shared_at, span_of
+from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.records.batches import Row, Span
+from holdfast.records.events.envelope import ERASED, TRUST_LEVELS, Draft
+from holdfast.records.events.sessions import Segment, Stretch, SummaryContent, SummaryMade
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.messages import Message
+from holdfast.records.sessions import Summary
+
+CountMessage = Callable[[Message], int]
+Keep = int | Callable[[Sequence[Message]], int]
+"""How many of the newest rounds stay, or what says so of the messages that no summary covers."""
+
+ALIKE = 8
+"""So many summaries of about one size become one, made from the originals: as many stand as a number has digits."""
+PREFIX = SUMMARY_PREFIX
+ERASED_SUMMARY = "[erased]"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be summarised: the range, its messages, and the version that it was taken at."""
+
+    stream: str
+    covers: tuple[Stretch, ...]
+    at_version: int
+    messages: tuple[Message, ...]
+    replaces: tuple[int, ...] = ()
+    covered: int = 0
+    """How many of the messages, from the first on, a summary stands for already."""
+
+
+class Also(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written in the same commit as a summary, by its id: to the line before it, and to further streams."""
+
+    streams: tuple[str, ...]
+    drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
+
+
+def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> Plan | None:
+    """The rounds of a line that are older than the newest `keep` and not covered yet.
+
+    With `whole`, also those that earlier summaries cover: one summary for all, made from the originals. Without it
+    the newest summaries join as soon as there are enough of about one size, so that few stand for a long line.
+    """
+    if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
+        raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
+    state = current(ports, acting, stream)
+    line = line_of(ports, acting, stream)
+    if line.ended and line.fresh:
+        return None  # What comes next begins anew.
+    if line.ended:
+        raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
+    older = standing(ports, acting, stream)
+    replaced, rest = (list(older), []) if whole else ([], list(islice(older, 1)))
+    found, messages, end = _measured(ports, acting, stream, rest, keep)
+    if end and not whole:
+        replaced, rest = _alike(end, chain(rest, older))
+        found, messages, end = _measured(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
+    covered = sum(1 for one in found if is_covered(one, replaced))
+    end = max(end, covered)  # Nothing that is told in other words is shown whole again.
+    if not end or (end == covered and len(replaced) < 2):
+        return None
+    return Plan(
+        stream=stream,
+        covers=_stretches(found[:end]),
+        at_version=state.version,
+        messages=tuple(messages[:end]),
+        replaces=tuple(one.version for one in replaced if one.stream == stream),
+        covered=covered,
+    )
+
+
+def _measured(
+    ports: Ports, acting: Acting, stream: str, known: Sequence[Summary], keep: Keep
+) -> tuple[list[Place], list[Message], int]:
+    """What is not covered by what is known, and how much of it is older than what stays."""
+    found = _uncovered(ports, acting, stream, known)
+    messages = bodies(ports, acting, found)
+    return found, messages, _older_than(messages, keep(messages) if callable(keep) else keep)
+
+
+def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """Those to be made one with so many new messages, newest first: whenever there are enough that are no larger."""
+    found: list[Summary] = []
+    run: list[Summary] = []
+    for summary in older:
+        run.append(summary)
+        if summary.messages > 2 * new:
+            break
+        if len(run) == ALIKE - 1:
+            found, new, run = found + run, new + sum(one.messages for one in run), []
+    return found, run[:1]
+
+
+def is_covered(place: Place, known: Sequence[Summary]) -> bool:
+    """Whether a summary stands for the message at a place."""
+    return any(
+        one.stream == place.stream and one.first <= place.version <= one.last
+        for summary in known
+        for one in summary.covers
+    )
+
+
+def _uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[Place]:
+    """What no summary stands for, oldest first: they cover a line from its beginning, so this is its end."""
+    first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
+    found = takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream))
+    return [one for one in found if (one.stream, one.version) not in first][::-1]
+
+
+def _older_than(messages: Sequence[Message], keep: int) -> int:
+    """How many messages are whole rounds before the newest `keep`, and before any call that still waits."""
+    found = [each.indexes[0] for each in rounds(messages)]
+    end = min(found[max(len(found) - keep, 0) :], default=len(messages))
+    answered = {one.tool_call_id: at for at, message in enumerate(messages) for one in message.tool_results}
+    # A late result stands behind its round: the range ends before the first call that is not answered in it.
+    while torn := [
+        at
+        for at, message in enumerate(messages[:end])
+        if any(answered.get(call.id, end) >= end for call in message.tool_calls)
+    ]:
+        end = torn[0]
+    return end
+
+
+def _stretches(found: Sequence[Place]) -> tuple[Stretch, ...]:
+    groups = [(stream, list(group)) for stream, group in groupby(found, key=lambda place: place.stream)]
+    return tuple(Stretch(stream, group[0].version, group[-1].version) for stream, group in groups)
+
+
+def note(
+    ports: Ports,
+    acting: Acting,
+    plan: Plan,
+    text: str,
+    *,
+    method: str,
+    level: str = "moderate",
+    state: dict[str, Any] | None = None,
+    also: Also | None = None,
+) -> Summary:
+    """Write a summary of what was planned, unless the range is no longer what it was."""
+    made = drafted(ports, acting, plan, text, method=method, level=level, state=state)
+
+    def decide(states: States) -> Drafts:
+        check_unchanged(plan, states)
+        more = {} if also is None else also.drafts(made.facts.summary)  # type: ignore[attr-defined]
+        return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
+
+    streams = (plan.stream, *(() if also is None else also.streams))
+    changed = change(ports, acting, tuple(dict.fromkeys(streams)), decide)
+    return noted(plan, made, changed.version_of("summary.made"))
+
+
+def drafted(
+    ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
+) -> Draft:
+    """The event of a summary; refuses one that says nothing, or that would make the context no smaller."""
+    if not isinstance(text, str) or not text.strip():
+        raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
+    if ports.redact is not None:
+        text, state = redact.text(ports.redact, text), redact.value(ports.redact, state)
+    tokenizer, info = counting(ports, acting, plan.stream)
+    tokens = summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
+    check_shorter(plan.messages, tokens, sizes(ports, acting, plan.stream))
+    own = next((one for one in plan.covers if one.stream == plan.stream), Stretch(plan.stream, 0, 0))
+    facts = SummaryMade(
+        summary=ulid_text(ports.ids.ulid()),
+        first=own.first,
+        last=own.last,
+        shared=tuple(one for one in plan.covers if one.stream != plan.stream),
+        at_version=plan.at_version,
+        messages=len(plan.messages),
+        tokens=tokens,
+        tokenizer=tokenizer.name,
+        trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
+        method=method,
+        level=level,
+        replaces=plan.replaces,
+    )
+    return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
+
+
+def check_unchanged(plan: Plan, states: States) -> None:
+    """Refuse to write about a range that is no longer what it was."""
+    line = states[plan.stream].line
+    if line is None or line.ended or line.edited > plan.at_version:
+        raise Conflict(
+            f"What was to be summarised in {plan.stream} has changed meanwhile, so nothing was written. Try again."
+        )
+
+
+def noted(plan: Plan, made: Draft, version: int) -> Summary:
+    """A summary that was written, known without reading it back."""
+    facts: Any = made.facts
+    content: Any = made.content
+    return Summary(
+        id=facts.summary,
+        stream=plan.stream,
+        version=version,
+        covers=plan.covers,
+        messages=facts.messages,
+        text=content.text,
+        tokens=facts.tokens,
+        tokenizer=facts.tokenizer,
+        method=facts.method,
+        trust=facts.trust,
+        state=content.state,
+    )
+
+
+def summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
+    """What a summary costs where it is shown."""
+    return message_tokens(Message(role="user", content=PREFIX + text), tokenizer.count, framing)
+
+
+def source(plan: Plan) -> list[Message]:
+    """The originals as a summarizer is given them: valid, with every call next to its result."""
+    return repaired(plan.messages).messages
+
+
+def summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
+    """The summaries that stand for parts of a line now, oldest first; none stands for what another does."""
+    return list(standing(ports, acting, stream))[::-1]
+
+
+def standing(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
+    """The same, newest first, each read when it is asked for."""
+    found: list[Summary] = []
+    for segment in segments(stream, line_of(ports, acting, stream)):
+        for row in _rows(ports, acting, segment):
+            summary = _summary(ports, acting, segment.stream, row)
+            if not any(_overlap(summary, known) for known in found):
+                found.append(summary)
+                yield summary
+
+
+def _rows(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Row]:
+    """The summaries made in a stretch that stand for messages of it, newest first."""
+    until = segment.at
+    while True:
+        span = Span(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
+        rows = ports.journal.span(acting.tenant, segment.stream, span)
+        for row in rows:
+            retired = row["retired"]
+            if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
+                yield row
+        if len(rows) < PAGE:
+            return
+        until = int(rows[-1]["version"] or 0) - 1
+
+
+def _overlap(one: Summary, other: Summary) -> bool:
+    pairs = ((a, b) for a in one.covers for b in other.covers)
+    return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
+
+
+def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
+    return summary_at(ports, acting, stream, int(row["version"] or 0))
+
+
+def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
+    """The summary that was made at a version of a stream, whether or not it still stands."""
+    event = event_at(ports, acting, stream, version)
+    if event is None or event.type != "summary.made":
+        raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
+    facts: SummaryMade = event.facts
+    text = field(event, "text")
+    return Summary(
+        id=facts.summary,
+        stream=stream,
+        version=event.version,
+        covers=covers(facts, stream),
+        messages=facts.messages,
+        text=ERASED_SUMMARY if text is ERASED else text or "",
+        tokens=facts.tokens,
+        tokenizer=facts.tokenizer,
+        method=facts.method,
+        trust=facts.trust,
+        state=None if event.content is ERASED else event.content.state,
+    )
+
+
+def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
+    """What a summary in a stream stands for, oldest first."""
+    return (*facts.shared, Stretch(stream, facts.first, facts.last)) if facts.last else facts.shared
+
+
+def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
+    """The messages that a summary stands for, exactly as they were said."""
+    return list(_originals(ports, acting, summary_named(ports, acting, stream, summary)))
+
+
+def summary_named(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
+    """A summary of a line by its id, also one that no longer stands."""
+    if not isinstance(summary, str):
+        raise NotFound("Name a summary: what compact gave, or its id.")
+    wanted = ulid_bytes(summary)
+    for segment in segments(stream, line_of(ports, acting, stream)):
+        span = Span(table="summaries", until=segment.at, limit=10_000, backwards=True)
+        for row in ports.journal.span(acting.tenant, segment.stream, span):
+            if row["summary_id"] == wanted:
+                return _summary(ports, acting, segment.stream, row)
+    raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
+
+
+def _originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
+    """What a summary stands for, as it was when it was made, whatever was retracted, forked or reset since."""
+    at = {summary.stream: summary.version - 1}
+    if any(stretch.stream != summary.stream for stretch in summary.covers):
+        at.update({one.stream: one.at for one in shared_at(ports, acting, summary.stream, summary.version)})
+    for stretch in summary.covers:
+        yield from span_of(
+            ports, acting, Segment(stretch.stream, stretch.first - 1, stretch.last, at.get(stretch.stream, NOW))
+        )
+
+
+SMALL: Final = 256
+"""A summary of at most so many tokens is no burden, whatever it stands for."""
+
+Count = Callable[[str], int]
+
+
+def sizes(ports: Ports, acting: Acting, stream: str) -> CountMessage:
+    """The tokens of stored messages of a line, as they were counted or else are now."""
+    tokenizer, info = counting(ports, acting, stream)
+    framing = framing_of(info.provider, info.name)
+
+    def size(message: Message) -> int:
+        return message_tokens(message, tokenizer.count, framing) if message.tokens is None else message.tokens
+
+    return size
+
+
+def gone(messages: Sequence[Message], size: CountMessage) -> int:
+    """The tokens that are saved where something stands for messages: what is pinned is shown all the same."""
+    return sum(size(message) for message in messages if not message.pinned)
+
+
+def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) -> None:
+    """Refuse a summary that takes no less than the messages that it stands for, unless it is small."""
+    saved = gone(messages, size)
+    if tokens >= saved and tokens > SMALL:
+        raise SummaryFailed(
+            f"The summary takes {tokens} tokens, and what it stands for takes {saved}. Nothing was changed; "
+            "cover more, allow fewer tokens, or go on until there is more to summarise.",
+            longer=True,
+        )
+
+
+def within(text: str, most: int, count: Count) -> str:
+    """A text in at most so many tokens: its beginning and its end, around a marker that says how much is missing."""
+    if count(text) <= most:
+        return text
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(cut(text, middle)[0]) <= most else (low, middle)
+    short = cut(text, low)[0]
+    # Where there is no room for a marker, its beginning has to do.
+    return short if low and count(short) <= most else fit(text, most, count)

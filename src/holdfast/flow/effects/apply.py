@@ -1,0 +1,152 @@
+"""Effects on the journaled store as drafts: the rules of `keeping`, run over a store that only notes what it is told.
+
+So an effect obeys the very rules of a direct write, and what several effects of one operator do to the same
+key adds up, before any of it is written. Nothing in here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.effects import options_of
+from holdfast.flow.journal.append import States
+from holdfast.flow.state import search as state_search
+from holdfast.flow.state import write
+from holdfast.flow.state.entry_events import deleted_draft, linked_draft, unlinked_draft, written_draft
+from holdfast.flow.state.journal_store import JournaledStore
+from holdfast.flow.state.store import Storage
+from holdfast.flow.state.transients import Transients
+from holdfast.flow.state.write import Write
+from holdfast.ports import Acting, Ports
+from holdfast.records import effects
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, Wanted
+from holdfast.records.events.envelope import Draft
+
+Drafts = dict[str, list[Draft]]
+EdgeKey = tuple[str, str, str, str, str]
+
+
+NOTHING_OVER = Transients(0)
+"""What lies over entries in this process is no part of what is stored."""
+
+
+class Plan:
+    """A store that shows what would be there, and keeps the drafts that would make it so."""
+
+    def __init__(self, ports: Ports, acting: Acting, states: States, drafts: Drafts) -> None:
+        self._under = JournaledStore(ports, acting)
+        self._states = states
+        self._drafts = drafts
+        self._entries: dict[tuple[str, str], Stored | None] = {}
+        self._edges: dict[EdgeKey, bool] = {}
+        self._effect: str | None = None
+        self._storage = Storage(
+            store=self,
+            clock=ports.clock,
+            settings=ports.settings,
+            transients=NOTHING_OVER,
+            tenant=acting.tenant,
+            reserving=True,
+        )
+
+    def apply(self, effect: Any, id: str) -> None:
+        """Note what an effect does, under its id; refused as the same call on the store would be."""
+        self._effect = id
+        apply(self._storage, effect, id)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._under.capabilities
+
+    def get(self, scope: str, key: str) -> Stored | None:
+        place = (scope, key)
+        return self._entries[place] if place in self._entries else self._under.get(scope, key)
+
+    def put(
+        self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
+    ) -> int | None:
+        known = self.get(scope, key)
+        if expected is not None and expected != (0 if known is None else known.version):
+            return None
+        # Other effects may have gone before: only the one that asks is named in the event.
+        version = self._note(scope, written_draft(scope, key, replace(entry, applied=entry.applied[-1:])))
+        self._entries[scope, key] = replace(entry, version=version)
+        return version
+
+    def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
+        known = self.get(scope, key)
+        if expected is not None and expected != (0 if known is None else known.version):
+            return None
+        if known is None:
+            return False
+        self._note(scope, deleted_draft(key, effect=self._effect))
+        self._entries[scope, key] = None
+        return True
+
+    def _note(self, scope: str, draft: Draft) -> int:
+        drafts = self._drafts.setdefault(scope, [])
+        drafts.append(draft)
+        return self._states[scope].version + len(drafts)
+
+    def link(self, edge: Edge) -> None:
+        self._note(edge.scope, linked_draft(edge, effect=self._effect))
+        self._edges[_edge_key(edge)] = True
+
+    def unlink(self, edge: Edge) -> bool:
+        key = _edge_key(edge)
+        there = self._edges.get(key)
+        if there is None:
+            there = self._under.linked(edge)
+        if there:
+            self._note(edge.scope, unlinked_draft(edge, effect=self._effect))
+            self._edges[key] = False
+        return there
+
+    def purge(self, now: int) -> int:
+        raise AssertionError("effects purge nothing")
+
+    def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
+        raise AssertionError("effects list nothing")
+
+    def search(self, scope: str, wanted: Wanted) -> list[Match]:
+        raise AssertionError("effects search nothing")
+
+    def edges(self, query: EdgeQuery) -> list[Edge]:
+        return self._under.edges(query)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _edge_key(edge: Edge) -> EdgeKey:
+    return (edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+
+
+def apply(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
+    """Do to a store what an effect says, under its id; gives what came of it."""
+    if isinstance(effect, effects.WriteState):
+        wanted = Write(
+            value=effect.value,
+            options=options_of(effect),
+            expected=effect.expected_version,
+            reducer=effect.reducer,
+            effect=id,
+        )
+        return {"version": write.write(storage, effect.scope, effect.key, wanted)}
+    if isinstance(effect, effects.DeleteState):
+        return {"deleted": write.delete(storage, effect.scope, effect.key, effect.expected_version)}
+    if isinstance(effect, effects.LinkState):
+        state_search.link(storage, edge_of(effect))
+        return {"linked": True}
+    return {"unlinked": state_search.unlink(storage, edge_of(effect))}
+
+
+def edge_of(effect: effects.LinkState | effects.UnlinkState) -> Edge:
+    """The edge that an effect is about."""
+    data = {"weight": effect.weight, "data": effect.data} if isinstance(effect, effects.LinkState) else {}
+    return state_search.edge_between(
+        effect.scope, effect.source, effect.kind, effect.target, target_scope=effect.target_scope, **data
+    )

@@ -1,0 +1,142 @@
+"""The built-in sinks: frames, questions, signals and state, changed as declared.
+
+Each does once what it is asked twice, since it writes under a key that is made of the effect's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from holdfast.core.effects import SIGNAL_TYPE, subject_of, typed
+from holdfast.core.values import plain
+from holdfast.errors import EffectRefused, VersionConflict
+from holdfast.flow.effects.apply import Drafts, Plan
+from holdfast.flow.effects.sinks import effect_key
+from holdfast.flow.frames import lifecycle, push, questions
+from holdfast.flow.journal.append import Decided, States, append, change
+from holdfast.ports import Acting, Ports, Sink
+from holdfast.records import effects
+from holdfast.records.effects import BUILT_IN, KINDS, DeclaredEffect, Effect
+from holdfast.records.events.envelope import AppContent, AppFacts, Draft
+from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
+from holdfast.records.scope import MAIN_THREAD, Scope
+
+TRIES: Final = 64
+
+
+def built_in(ports: Ports, acting: Acting, name: str) -> Sink | None:
+    """The sink that every client has under that name, acting for whoever declared the effect."""
+    if name not in BUILT_IN:
+        return None
+
+    def deliver(declared: DeclaredEffect) -> Mapping[str, Any]:
+        effect = typed(declared.kind, declared.payload)
+        return _DO[type(effect)](ports, acting, declared, effect)
+
+    return Sink(deliver=deliver, patient=True)
+
+
+def _push_frame(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    return {"frame": _push(ports, acting, declared.id, effect, effect.actor)}
+
+
+def _delegate(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    return {"frame": _push(ports, acting, declared.id, effect, effect.to, parent=effect.parent)}
+
+
+def _handoff(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    # The end comes first, since it is what may be refused: then nothing was begun.
+    content = OutcomeContent(summary=effect.summary, value={"handed_to": effect.to, "frame": declared.id})
+    lifecycle.pop(ports, acting, effect.frame, "completed", content, key=f"{effect_key(declared.id)}/end")
+    return {"frame": _push(ports, acting, declared.id, effect, effect.to)}
+
+
+def _push(ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent: str | None = None) -> str:
+    """A frame under the effect's own id, so that the second time it is known."""
+    content = GoalContent(goal=effect.goal, inputs=plain(effect.inputs), metadata=plain(effect.metadata))
+    return push.push(
+        ports,
+        acting,
+        actor_scope(actor, effect.session),
+        content,
+        parent=parent,
+        tokens=effect.tokens,
+        limits=effect.limits,
+        frame_id=id,
+        key=effect_key(id),
+    )
+
+
+def actor_scope(actor: str, session: str | None) -> str:
+    """Where the frames of an actor live, within a session or on their own."""
+    return Scope.actor(actor, session=session, thread=None if session is None else MAIN_THREAD).text
+
+
+def _approval(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    frame = effect.frame
+    if frame is None:
+        content = GoalContent(goal=effect.question)
+        place = actor_scope(effect.actor, effect.session)
+        frame = push.push(ports, acting, place, content, frame_id=declared.id, key=f"{effect_key(declared.id)}/frame")
+    asked = questions.suspend(
+        ports,
+        acting,
+        frame,
+        QuestionContent(
+            reason=effect.question,
+            options=effect.options,
+            recommended=effect.recommended,
+            arguments=effect.arguments,
+            payload=effect.payload,
+        ),
+        expires_ms=effect.expires_ms,
+        on_expiry=effect.on_expiry,
+        key=effect_key(declared.id),
+    )
+    return {"question": asked.question, "frame": frame}
+
+
+def _signal(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    facts = AppFacts(data={"effect": declared.id, "from": declared.scope})
+    owner = subject_of(effect, acting.user, declared.scope)
+    draft = Draft(type=SIGNAL_TYPE + effect.kind, facts=facts, content=AppContent(data=effect.payload), subject=owner)
+    decided = Decided(stream=effect.to, events=(draft,), key=effect_key(declared.id))
+    return {"version": append(ports, acting, [decided]).version}
+
+
+def _state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
+    """A change of the journaled store that had to be approved first."""
+    key, scope = effect_key(declared.id), effect.scope
+    if ports.journal.by_key(acting.tenant, scope, key):
+        return {}
+
+    def decide(states: States) -> Drafts:
+        drafts: Drafts = {scope: []}
+        Plan(ports, acting, states, drafts).apply(effect, declared.id)
+        return drafts
+
+    try:
+        change(ports, acting, (scope,), decide, key=key, same=lambda events: True, tries=TRIES)
+    except VersionConflict as error:
+        if error.stream == scope:
+            raise  # Others write to it all the time; that passes.
+        raise EffectRefused(str(error)) from error
+    if ports.transients is not None and hasattr(effect, "key"):
+        ports.transients.drop((acting.tenant, scope), effect.key)
+    return {}
+
+
+_Do = Callable[[Ports, Acting, DeclaredEffect, Any], Mapping[str, Any]]
+_DO: Final[dict[type[Effect], _Do]] = {
+    effects.PushFrame: _push_frame,
+    effects.Delegate: _delegate,
+    effects.Handoff: _handoff,
+    effects.RequestApproval: _approval,
+    effects.Signal: _signal,
+    effects.WriteState: _state,
+    effects.DeleteState: _state,
+    effects.LinkState: _state,
+    effects.UnlinkState: _state,
+}
+assert set(_DO) == {kind for name, kind in KINDS.items() if name != "custom"}

@@ -1,0 +1,274 @@
+"""Effects and what came of them: showing and settling them.
+
+Every outcome compares the row that somebody saw with the row that is there, inside the append: an effect is
+settled once, and whoever was too slow changes nothing.
+
+What people decide about effects that wait: to try them again, to let them go, or to take them out.
+
+A decision is made on the row as it is inside the append: whoever was too slow changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from holdfast.core.effects import from_wire, payload_of, subject_of, user_of
+from holdfast.core.journal.codec import decode_event, encode
+from holdfast.core.values import plain, words
+from holdfast.errors import EffectNotFound, EffectRefused, InvalidValue, KeyReused, Refused, TooLarge
+from holdfast.flow.effects.sinks import settled_key
+from holdfast.flow.frames.read import event_at, field, raw_id
+from holdfast.flow.journal.append import Drafts, States, change
+from holdfast.flow.journal.redact import clean
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Row
+from holdfast.records.effects import FINAL, EffectInfo, EffectOutcome
+from holdfast.records.events.envelope import ERASED, Content, Draft, Event
+from holdfast.records.events.state import EffectRevived, EffectSettled, SettledContent
+from holdfast.records.ids import ulid_text
+
+PAGE: Final = 100
+TRIES: Final = 64
+"""What a sink has done is not forgotten because others write to the same stream."""
+
+_SEEN: Final = ("status", "attempts", "settled")
+
+
+def row_of(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row] | None:
+    """The stream and the row of an effect that is not settled."""
+    found = ports.journal.find(acting.tenant, "effects", "effect_id", raw_id(effect, "effect"), b"", 1)
+    return found[0] if found else None
+
+
+def waiting(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
+    """Effects that are not settled, oldest first."""
+    after = b""
+    while rows := ports.journal.find(acting.tenant, "effects", None, None, after, PAGE):
+        for stream, row in rows:
+            if wanted(row):
+                yield _info(ports, acting, stream, row)
+        after = rows[-1][1]["effect_id"]  # type: ignore[assignment]
+
+
+def info(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
+    """One effect, settled or not: what is settled is found by the event that declared it, which has the same id."""
+    found = row_of(ports, acting, effect)
+    if found is not None:
+        return _info(ports, acting, *found)
+    stored = ports.journal.event(acting.tenant, raw_id(effect, "effect"))
+    settled = [] if stored is None else ports.journal.by_key(acting.tenant, stored.stream, settled_key(effect))
+    if stored is None or not settled:
+        raise EffectNotFound(
+            f"There is no effect {effect} for a sink. Check the id and the tenant. What changed state at once, or was "
+            "taken out by middleware, is in Operated.outcomes and in `holdfast log`."
+        )
+    return _settled(decode_event(stored), decode_event(settled[0]))
+
+
+def _settled(event: Event, end: Event) -> EffectInfo:
+    return EffectInfo(
+        id=event.facts.effect,
+        kind=event.facts.kind,
+        sink=event.facts.sink,
+        status=end.facts.outcome,
+        scope=event.stream,
+        operator=event.facts.operator,
+        payload=_payload(event),
+        attempts=end.facts.attempts,
+        retry_at=None,
+        declared_at=event.at,
+        reason=field(end, "reason"),
+        answer=field(end, "answer"),
+    )
+
+
+def waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
+    """The stream and the row of an effect that must not be settled."""
+    found = row_of(ports, acting, effect)
+    if found is None:
+        raise gone(effect)
+    return found
+
+
+def gone(effect: str) -> EffectNotFound:
+    """What is said of an effect that nobody can decide about any more."""
+    return EffectNotFound(f"No effect {effect} waits. It was settled already, or the id or the tenant is wrong.")
+
+
+def _info(ports: Ports, acting: Acting, stream: str, row: Any) -> EffectInfo:
+    event = event_at(ports, acting, stream, row["version"])
+    assert event is not None, "a row names the event that made it"
+    return EffectInfo(
+        id=ulid_text(row["effect_id"]),
+        kind=row["kind"],
+        sink=row["sink"],
+        status=row["status"],
+        scope=stream,
+        operator=event.facts.operator,
+        payload=_payload(event),
+        attempts=row["attempts"],
+        retry_at=row["retry_at"],
+        declared_at=event.at,
+        reason=_reason(ports, acting, stream, row),
+    )
+
+
+def _payload(event: Event) -> Any:
+    if event.content is ERASED:
+        return ERASED
+    try:
+        return payload_of(from_wire(event.content.payload))
+    except EffectRefused:
+        return event.content.payload
+
+
+def _reason(ports: Ports, acting: Acting, stream: str, row: Any) -> Any:
+    return None if row["settled"] is None else field(event_at(ports, acting, stream, row["settled"]), "reason")
+
+
+def outcome_of(ports: Ports, acting: Acting, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
+    """What came of a declared effect, as the journal now has it."""
+    found = row_of(ports, acting, effect)
+    if found is not None:
+        status: Any = found[1]["status"]
+        reason = _reason(ports, acting, stream, found[1])
+        return EffectOutcome(effect=effect, kind=kind, sink=sink, outcome=status, reason=reason)
+    stored = ports.journal.by_key(acting.tenant, stream, settled_key(effect))
+    event = decode_event(stored[0])
+    return EffectOutcome(
+        effect=effect,
+        kind=kind,
+        sink=sink,
+        outcome=event.facts.outcome,
+        answer=field(event, "answer"),
+        reason=field(event, "reason"),
+    )
+
+
+def settle(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    seen: Row,
+    outcome: str,
+    *,
+    attempts: int,
+    retry_at: int | None = None,
+    content: SettledContent | None = None,
+    subject: str | None = None,
+) -> str | None:
+    """Note what came of an attempt, if the effect still is as it was seen; gives None if it is not."""
+    effect = _id(seen)
+    facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
+    draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
+    key = settled_key(effect) if outcome in FINAL else None
+
+    def decide(states: States) -> Drafts:
+        found = row_of(ports, acting, effect)
+        same = found is not None and all(found[1][name] == seen[name] for name in _SEEN)
+        return {stream: [draft]} if same else {}
+
+    changed = change(ports, acting, (stream,), decide, key=key, tries=TRIES)
+    return None if changed.appended is None or changed.repeated else outcome
+
+
+def _id(row: Row) -> str:
+    raw = row["effect_id"]
+    assert isinstance(raw, bytes)
+    return ulid_text(raw)
+
+
+def storable(ports: Ports, answer: Any = None, reason: str | None = None) -> SettledContent | None:
+    """What a sink said, as far as it can be stored: what has happened is noted, whatever it answered."""
+    if answer is None and reason is None:
+        return None
+    try:
+        return _fits(ports, SettledContent(answer=plain(answer), reason=reason))
+    except Refused as error:
+        problem = f"What it answered was not kept: {error}"
+    except Exception as error:  # noqa: BLE001  an answer is somebody else's object
+        problem = f"What it answered was not kept: {words(error)}"
+    try:
+        return _fits(ports, SettledContent(reason=problem))
+    except Refused:
+        return None  # A redaction hook that takes no text at all.
+
+
+def _fits(ports: Ports, content: SettledContent) -> SettledContent:
+    found: SettledContent = clean(ports, content)
+    size, most = len(encode(found, ports.settings.nesting)), ports.settings.event_bytes // 2
+    if size > most:
+        raise TooLarge(f"It has {size:,} bytes; {most:,} are kept.")
+    return found
+
+
+def owner_of(event: Event) -> str | None:
+    """Whose content a declared effect is."""
+    try:
+        return subject_of(from_wire(event.content.payload), event.content.user, event.stream)
+    except EffectRefused:
+        user: str | None = event.content.user
+        return user or user_of(event.stream)
+
+
+def revive(ports: Ports, acting: Acting, effect: str) -> None:
+    """Let an effect be tried now, with all its attempts before it."""
+    _revive(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
+
+
+def approve(ports: Ports, acting: Acting, effect: str) -> None:
+    """Let an effect go that waits for approval. Approving twice is done once."""
+    _revive(ports, acting, effect, ("approval",), approved=True)
+
+
+def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...], *, approved: bool) -> None:
+    def wanted(row: Row) -> Draft | None:
+        status = str(row["status"])
+        if status == "pending":
+            return None  # It is on its way already.
+        if status not in statuses:
+            problem = "It waits for approval: approve or reject it." if status == "approval" else "It is approved."
+            raise Refused(f"Effect {effect} is {status}. {problem}")
+        return Draft(
+            type="effect.revived", facts=EffectRevived(effect=effect, sink=str(row["sink"]), approved=approved)
+        )
+
+    _decide_now(ports, acting, effect, wanted)
+
+
+def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
+    """Take an effect out of its lane for good. What a sink is being given at this moment may still arrive."""
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidValue("reason must be a text.")
+    content = None if reason is None else SettledContent(reason=reason)
+
+    def wanted(row: Any) -> Draft:
+        if only is not None and row["status"] != only:
+            raise Refused(f"Effect {effect} is {row['status']} and does not wait for approval. Discard it instead.")
+        facts = EffectSettled(effect=effect, sink=row["sink"], outcome="skipped", attempts=row["attempts"])
+        return Draft(type="effect.settled", facts=facts, content=content, subject=_whose(ports, acting, row, content))
+
+    _decide_now(ports, acting, effect, wanted, key=settled_key(effect))
+
+
+def _whose(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
+    """Words about an effect belong to whom the effect belongs to."""
+    found = None if content is None else row_of(ports, acting, ulid_text(row["effect_id"]))
+    event = None if found is None else event_at(ports, acting, found[0], row["version"])
+    return None if event is None or event.content is ERASED else owner_of(event)
+
+
+def _decide_now(
+    ports: Ports, acting: Acting, effect: str, wanted: Callable[[Row], Draft | None], key: str | None = None
+) -> None:
+    stream, _ = waits(ports, acting, effect)
+
+    def decide(states: States) -> Drafts:
+        draft = wanted(waits(ports, acting, effect)[1])
+        return {} if draft is None else {stream: [draft]}
+
+    try:
+        change(ports, acting, (stream,), decide, key=key, tries=TRIES)
+    except KeyReused:
+        raise gone(effect) from None  # It was settled while we looked.

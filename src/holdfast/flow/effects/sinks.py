@@ -1,0 +1,149 @@
+"""Sinks: who takes effects that are not applied at once. Known by name, for one tenant or for every one.
+
+A sink is asked with the effect's id and may be asked twice with the same one. A store as a sink does once what
+it is asked twice: it remembers what it took, for longer than anybody leaves an effect unsettled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from holdfast.core.effects import check_sink, typed
+from holdfast.core.journal.codec import encode
+from holdfast.errors import EffectRefused, InvalidValue, VersionConflict
+from holdfast.flow.effects.apply import apply
+from holdfast.flow.state.store import Storage, live, value_of
+from holdfast.ports import Ports, Sink
+from holdfast.ports import Sinks as SinksPort
+from holdfast.records import effects
+from holdfast.records.effects import WHEN_DEAD, DeclaredEffect
+from holdfast.records.entries import Stored
+from holdfast.records.scope import Scope
+
+Middleware = Callable[[Any], Any]
+TAKEN: Final = Scope.custom("holdfast", "effects").text
+"""Where a store keeps the ids of the effects that it took, each with what came of it."""
+TAKEN_MS: Final = 30 * 24 * 3_600_000
+
+
+class Sinks:
+    """The sinks and the middleware of one client, shared by its views."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[tuple[str | None, str], Sink] = {}
+        self._middleware: list[tuple[str | None, Middleware]] = []
+
+    def add(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]:
+        """A sink of one tenant, or of every one; returns what undoes it."""
+        place = (tenant, check_sink(name))
+        if place in self._sinks:
+            raise InvalidValue(f"There is a sink {name!r} already. Take it away first, or choose another name.")
+        self._sinks[place] = sink
+
+        def undo() -> None:
+            if self._sinks.get(place) is sink:
+                del self._sinks[place]
+
+        return undo
+
+    def find(self, tenant: str, name: str) -> Sink | None:
+        """The tenant's own sink of that name, else everybody's."""
+        return self._sinks.get((tenant, name)) or self._sinks.get((None, name))
+
+    def add_middleware(self, tenant: str | None, function: Middleware) -> Callable[[], None]:
+        """Something that every declared effect passes through; returns what undoes it."""
+        if not callable(function) or _is_async(function):
+            raise InvalidValue("Middleware must be a function that gives an effect, or None, when it returns.")
+        entry = (tenant, function)
+        self._middleware.append(entry)
+
+        def undo() -> None:
+            if entry in self._middleware:
+                self._middleware.remove(entry)
+
+        return undo
+
+    def middleware(self, tenant: str) -> list[Middleware]:
+        """What the effects of a tenant pass through, in order."""
+        return [function for owner, function in list(self._middleware) if owner in (None, tenant)]
+
+
+def made(sink: object, when_dead: str) -> Sink:
+    """A sink of what the caller gave: a function, or something with a `deliver`."""
+    deliver = getattr(sink, "deliver", sink)
+    if not callable(deliver) or isinstance(sink, type):
+        raise InvalidValue("A sink must be a function that takes an effect, or have a method deliver(effect).")
+    if _is_async(deliver):
+        raise InvalidValue(
+            "A sink that must be awaited works with holdfast.open_async. Here, use one that is done when it returns."
+        )
+    if when_dead not in WHEN_DEAD:
+        raise InvalidValue(f"when_dead must be one of {', '.join(WHEN_DEAD)}, not {when_dead!r:.40}.")
+    return Sink(deliver=deliver, when_dead=when_dead)
+
+
+def _is_async(function: Any) -> bool:
+    called = getattr(function, "__call__", None)  # noqa: B004  an object's own, which may be async
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def of_store(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
+    """A sink that does to a store what state effects say, each once, whatever others write meanwhile.
+
+    The id is kept right after the change. Between the two, an entry itself knows the newest effects that wrote it.
+    """
+
+    def deliver(effect: DeclaredEffect) -> Mapping[str, Any]:
+        wanted: Any = typed(effect.kind, effect.payload)
+        if not isinstance(wanted, effects.StateEffect):
+            raise EffectRefused(f"A store takes write, delete, link and unlink, not {effect.kind}.")
+        known = live(storage.store.get(TAKEN, effect.id), storage.clock.now_ms())
+        if known is not None:
+            answer: Mapping[str, Any] = value_of(known)
+            return answer
+        answer = _done(storage, wanted, effect.id)
+        _take_note(storage, effect.id, answer)
+        return answer
+
+    return deliver
+
+
+def _done(storage: Storage, wanted: Any, id: str) -> Mapping[str, Any]:
+    if isinstance(wanted, effects.DeleteState) and storage.store.get(str(wanted.scope), wanted.key) is None:
+        return {"deleted": False}  # Perhaps by this very effect, the time before.
+    try:
+        return apply(storage, wanted, id)
+    except VersionConflict as error:
+        raise EffectRefused(str(error)) from error  # What it expected will not come back.
+
+
+def _take_note(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
+    # Straight to the store: an id is nothing to search for.
+    now = storage.clock.now_ms()
+    storage.store.put(TAKEN, id, Stored(value=encode(answer), written_at=now, expires_at=now + TAKEN_MS))
+
+
+def is_awaitable(answer: object) -> bool:
+    """Whether something has to be awaited. What cannot even be asked has not."""
+    try:
+        return inspect.isawaitable(answer)
+    except Exception:  # noqa: BLE001  it is somebody else's object
+        return False
+
+
+def effect_key(id: str) -> str:
+    """The key under which an effect happens once, in whichever stream it does."""
+    return f"effect/{id}"
+
+
+def settled_key(id: str) -> str:
+    """The key under which an effect is settled for good, in the stream that declared it."""
+    return f"effect/{id}/settled"
+
+
+def sinks_of(ports: Ports) -> SinksPort:
+    """The sinks of a client."""
+    assert ports.sinks is not None, "a client has sinks"
+    return ports.sinks

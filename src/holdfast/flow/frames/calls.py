@@ -1,0 +1,403 @@
+"""Work inside a frame: spend, reserve, attach, produce, call. Intent before, outcome after.
+
+What a call cost, noted with what it used. A price that is not known is left out, and never makes a call fail.
+
+Whoever gives prices is asked once for each call, when it has ended. An exception, or an answer that is no amount of
+money, leaves the cost unknown and says so once for that client: the call was paid, and must be journaled.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.compaction.strategies import priority_of
+from holdfast.core.frames import budgets, calls, evidence
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.packs.handles import is_taken
+from holdfast.core.values import words
+from holdfast.errors import CallNotFound, InvalidValue, KeyReused
+from holdfast.flow.frames.lifecycle import like, on_frame
+from holdfast.flow.frames.read import raw_id, stream_of
+from holdfast.flow.journal import telemetry
+from holdfast.flow.journal.append import Changed
+from holdfast.flow.journal.observers import warn
+from holdfast.flow.journal.redact import clean
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.calls import CallContent
+from holdfast.records.events.envelope import ERASED, Event
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.frames import PRIORITY_SCORE
+from holdfast.records.ids import ulid_text
+from holdfast.records.usage import Usage
+
+
+def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None) -> Changed:
+    """Set tokens aside."""
+    same = like("frame.reserved", frame=frame, purpose=purpose, amount=amount)
+    return on_frame(
+        ports, acting, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same
+    )
+
+
+def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None) -> Changed:
+    """Give a reservation back."""
+
+    def same(events: list[Event]) -> bool:
+        given = [event.facts for event in events if event.type == "frame.reserved"]
+        return any(
+            (facts.frame, facts.purpose) == (frame, purpose) and facts.amount < 0 and amount in (None, -facts.amount)
+            for facts in given
+        )
+
+    return on_frame(
+        ports, acting, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same
+    )
+
+
+def spend(
+    ports: Ports, acting: Acting, frame: str, usage: Usage | int, purpose: str | None, key: str | None
+) -> Changed:
+    """Record work that was paid for."""
+    same = like("frame.spent", frame=frame, usage=budgets.usage_of(usage), purpose=purpose)
+    return on_frame(ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
+
+
+def add_handle(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    kind: str,
+    content: frames.HandleContent,
+    *,
+    handle: str | None = None,
+    priority: str | None = None,
+    policy: str | None = None,
+    tokens: int | None = None,
+    trust: str | None = None,
+    call: str | None = None,
+    key: str | None = None,
+) -> str:
+    """Attach evidence; gives the handle's id."""
+    if isinstance(handle, str) and handle and is_taken(handle):
+        raise InvalidValue(f"{handle!r} is what packs call a piece of their own. Choose another id for this evidence.")
+    name, content = handle or ulid_text(ports.ids.ulid()), clean(ports, content)
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.add_handle(
+            state,
+            frame,
+            name,
+            kind,
+            priority=priority,
+            policy=policy,
+            tokens=tokens,
+            trust=trust,
+            by=acting.trust,
+            call=call,
+            content=content,
+        ),
+        key=key,
+        same=like(
+            "frame.handle_added",
+            content,
+            frame=frame,
+            kind=kind,
+            priority=PRIORITY_SCORE.get(str(priority_of(policy, priority))),
+            policy=policy,
+            tokens=tokens,
+            **({} if handle is None else {"handle": handle}),
+        ),
+    )
+    made: str = changed.last("frame.handle_added").handle
+    return made
+
+
+def remove_handles(
+    ports: Ports, acting: Acting, frame: str, handles: Sequence[str], reason: str | None, key: str | None
+) -> str | None:
+    """Detach evidence; gives the name under which it can be restored."""
+    if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
+        raise InvalidValue("Name the handles to detach, each by its id.")
+    removal = ulid_text(ports.ids.ulid())
+    content = None if reason is None else clean(ports, ReasonContent(reason=reason))
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.remove_handles(state, frame, handles, removal, content),
+        key=key,
+        same=like("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
+    )
+    return changed.last("frame.handles_removed").removal if changed.appended else None
+
+
+def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
+    """Attach again what one removal detached; gives the handles."""
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.restore_handles(state, frame, removal),
+        key=key,
+        same=like("frame.handles_restored", frame=frame, removal=removal),
+    )
+    handles: tuple[str, ...] = changed.last("frame.handles_restored").handles
+    return handles
+
+
+def add_result(
+    ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
+) -> int:
+    """Point to something the frame produced; gives its position."""
+    content = None if summary is None else clean(ports, frames.OutcomeContent(summary=summary))
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: evidence.add_result(state, frame, kind, ref, content),
+        key=key,
+        same=like("frame.result_added", content, frame=frame, kind=kind, ref=ref),
+    )
+    position: int = changed.last("frame.result_added").position
+    return position
+
+
+def begin_model(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    *,
+    model: str | None = None,
+    if_interrupted: str = "retry",
+    request: Any = None,
+    key: str | None = None,
+) -> str:
+    """Journal that a model is about to be called; gives the call's id."""
+    call = ulid_text(ports.ids.ulid())
+    content = None if request is None else clean(ports, CallContent(arguments=request))
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_model(
+            state,
+            frame,
+            call,
+            model=model,
+            if_interrupted=if_interrupted,
+            content=content,
+            now=ports.clock.now_ms(),
+        ),
+        key=key,
+        same=like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
+    )
+    made: str = changed.last("model.requested").call
+    if made == call:  # Else it was begun before, under this key.
+        telemetry.call_begun(ports, call, frame=frame, model=model)
+    return made
+
+
+def end_model(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    call: str,
+    *,
+    usage: Usage | int = 0,
+    finish: str | None = None,
+    response: Any = None,
+    provider_id: str | None = None,
+    error: str | None = None,
+    retryable: bool = False,
+    doubtful: Usage | None = None,
+) -> Changed:
+    """Journal what a model answered, or that it failed. Ending a call twice in the same way is done once."""
+    record = budgets.usage_of(usage)
+    if doubtful is not None:
+        doubtful = budgets.usage_of(doubtful)
+    content = clean(ports, _call_content(response=response, provider_id=provider_id, error=error))
+    type_name = "model.responded" if error is None else "model.failed"
+    code = None if error is None else _code(content.error)
+    changed = _end(
+        ports,
+        acting,
+        frame,
+        call,
+        lambda state: calls.end_model(
+            state,
+            frame,
+            call,
+            usage=record,
+            finish=finish,
+            error=code,
+            retryable=retryable,
+            doubtful=None if doubtful is None else budgets.usage_of(doubtful),
+            content=content,
+        ),
+        like(type_name, content, frame=frame, call=call, usage=record),
+    )
+    telemetry.call_ended(ports, call, usage=record, finish=finish, error=code)
+    return changed
+
+
+def begin_tool(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    name: str,
+    *,
+    arguments: Any = None,
+    if_interrupted: str = "ask",
+    provider_id: str | None = None,
+    key: str | None = None,
+) -> str:
+    """Journal that a tool is about to be called; gives the call's id, which is also its idempotency key."""
+    call = ulid_text(ports.ids.ulid())
+    content = clean(ports, _call_content(arguments=arguments, provider_id=provider_id))
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_tool(
+            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=ports.clock.now_ms()
+        ),
+        key=key,
+        same=like("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
+    )
+    made: str = changed.last("tool.requested").call
+    return made
+
+
+def end_tool(
+    ports: Ports,
+    acting: Acting,
+    frame: str,
+    call: str,
+    *,
+    value: Any = None,
+    error: str | None = None,
+    interrupted: bool = False,
+    tokens: int | None = None,
+) -> Changed:
+    """Journal what a tool returned, or that it failed or was given up."""
+    content = clean(ports, _call_content(value=value, error=error))
+    failed = error is not None
+    return _end(
+        ports,
+        acting,
+        frame,
+        call,
+        lambda state: calls.end_tool(
+            state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
+        ),
+        like("tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens),
+    )
+
+
+def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupted: str) -> str:
+    """Journal that a memoised step is about to run."""
+    call = ulid_text(ports.ids.ulid())
+    changed = on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.begin_run(
+            state, frame, call, name, if_interrupted=if_interrupted, now=ports.clock.now_ms()
+        ),
+    )
+    made: str = changed.last("run.requested").call
+    return made
+
+
+def end_run(
+    ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
+) -> Changed:
+    """Journal what a memoised step gave; only what it gave is remembered, so that a failed one can be tried again."""
+    content = clean(ports, _call_content(value=value, error=error))
+    failed = error is not None
+    return on_frame(
+        ports,
+        acting,
+        frame,
+        lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
+        key=None if failed else key,
+        same=like("run.returned", content, frame=frame, call=call),
+    )
+
+
+def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
+    """The value of a memoised step in a list, or an empty list."""
+    stored = ports.journal.by_key(acting.tenant, stream_of(ports, acting, frame), key)
+    if not stored:
+        return []
+    event = next((event for event in map(decode_event, stored) if event.type == "run.returned"), None)
+    if event is None:
+        raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this step.")
+    return [ERASED if event.content is ERASED else getattr(event.content, "value", None)]
+
+
+def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
+    """The call's id is the key of its outcome: one call has one."""
+    raw_id(call, "call")
+    try:
+        return on_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
+    except KeyReused:
+        raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
+
+
+def _call_content(**given: Any) -> CallContent | None:
+    known = {name: value for name, value in given.items() if value is not None}
+    return CallContent(**known) if known else None
+
+
+def _code(error: str) -> str:
+    """The first word of an error is a fact; what it says is content."""
+    if not isinstance(error, str):
+        raise InvalidValue("error must be a text that says what went wrong.")
+    return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"
+
+
+MOST = 2**62
+_told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Prices that failed, and were warned about."""
+
+
+def is_reported(usage: Usage) -> bool:
+    """Whether a call said what it used. One that reports no tokens at all did not; nor is it known to be free."""
+    return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
+
+
+def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
+    """What a call of this model used, with what it cost if that is not said yet and can be known.
+
+    An estimate is good enough for a budget of tokens, but no bill: it has no cost.
+    """
+    if usage.cost is not None or usage.estimated or ports.prices is None or not is_reported(usage):
+        return usage
+    cost = _cost(ports.prices, usage, model)
+    return usage if cost is None else replace(usage, cost=cost)
+
+
+def _cost(prices: Callable[[str | None, Usage], Any], usage: Usage, model: str | None) -> int | None:
+    try:
+        found = prices(model, usage)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _tell(prices, words(error))
+        return None
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MOST):
+        return found
+    _tell(prices, f"they gave {found!r:.40}")
+    return None
+
+
+def _tell(prices: Callable[..., Any], why: str) -> None:
+    if prices not in _told:
+        _told.add(prices)
+        warn(f"The prices that this client was given failed, so that some costs are not known: {why}")

@@ -1,0 +1,238 @@
+"""Who owns a stream: leases, taken by an event and judged by change.
+
+An owner gives signs of life: a counter that grows, or events. Whoever wants the stream
+watches for as long as a lease lasts, by its own monotonic clock; no time stamp of anybody
+is compared with another's. If nothing changes, it takes the next epoch, and from then on
+the journal refuses what the earlier owner writes, however long that one slept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from holdfast.errors import ActorBusy, Draining, NotOwner, StaleEpoch
+from holdfast.ports import Clock
+from holdfast.ports.journal import Journal
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken
+from holdfast.records.frames import StreamState
+from holdfast.system import ProcessName, renew_in_child
+
+LOOKS_PER_LEASE = 20
+SIGNS_PER_LEASE = 3
+STRIPES = 64
+SOONEST_LOOK = 0.05
+
+Place = tuple[str, str]
+
+
+class _Held:
+    """A lease of this process. `count` blocks of code use it; the last one lets go."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.count = 0
+        self.lost = False
+
+
+class Leases:
+    """The leases of one client, shared by its threads and views."""
+
+    def __init__(self, journal: Journal, clock: Clock, lease_ms: int) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._lease = lease_ms / 1000
+        self._process = ProcessName()
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A child owns nothing of its parent's."""
+        self._held: dict[Place, _Held] = {}
+        self.claims: dict[Place, int] = {}
+        """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
+        self._silent: dict[Place, int] = {}
+        """Epochs whose owner was watched and gave no sign: only these may be taken over."""
+        self._seen: dict[Place, tuple[tuple[int, int, int], float]] = {}
+        """Signs of others' life, and since when they have not changed: whoever watches next goes on with that."""
+        self._mutex = threading.Lock()
+        self._taking = [threading.RLock() for _ in range(STRIPES)]
+        self.blocks: set[Place] = set()
+        """Frames that a block of this process works on: (tenant, frame)."""
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.draining = False
+
+    @property
+    def name(self) -> str:
+        """This process, as written into leases."""
+        return self._process.name
+
+    def epoch(self, tenant: str, stream: str, state: StreamState) -> int:
+        """The epoch to write under: that of our lease, or the stream's own if nobody holds it."""
+        held = self._held.get((tenant, stream))
+        if held is not None:
+            if held.lost:
+                raise StaleEpoch(stream, held.epoch, max(state.epoch, held.epoch + 1))
+            return held.epoch
+        if state.holder is not None and state.holder != self.name:
+            raise NotOwner(
+                f"Another process works on {stream} (under epoch {state.epoch}). Wait until it is done, or take over "
+                "with resume_actor(scope, incarnation=…) once it is gone. Nothing was written."
+            )
+        return state.epoch
+
+    def holds(self, tenant: str, stream: str) -> bool:
+        """Whether this process owns the stream, as far as it knows."""
+        held = self._held.get((tenant, stream))
+        return held is not None and not held.lost
+
+    def users(self) -> int:
+        """How many blocks and claims use a lease now."""
+        with self._mutex:
+            return sum(held.count for held in self._held.values())
+
+    def wanted(self, tenant: str, stream: str, state: StreamState) -> list[Draft]:
+        """The event that takes the lease; none if it is ours already. Call `free` before, `taken` after."""
+        if self.holds(tenant, stream):
+            return []
+        if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
+            raise _busy(stream)  # Somebody was quicker, since we looked.
+        return [Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._ms))]
+
+    @property
+    def _ms(self) -> int:
+        return round(self._lease * 1000)
+
+    def taking(self, tenant: str, stream: str) -> AbstractContextManager[object]:
+        """Held from deciding to take a lease, or to give it back, until that is noted: threads must not cross."""
+        return self._taking[hash((tenant, stream)) % STRIPES]
+
+    def released(self, tenant: str, stream: str, epoch: int) -> list[Draft]:
+        """The event that gives a lease back; none while other blocks of code use it, or once it is another one."""
+        with self._mutex:
+            held = self._held.get((tenant, stream))
+            if held is None or held.lost or held.count > 1 or held.epoch != epoch:
+                return []
+            return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.name))]
+
+    def enter_block(self, tenant: str, frame: str) -> bool:
+        """Note that a block works on a frame; False if another one does."""
+        with self._mutex:
+            if (tenant, frame) in self.blocks:
+                return False
+            self.blocks.add((tenant, frame))
+            return True
+
+    def taken(self, tenant: str, stream: str, epoch: int) -> None:
+        """Note a lease that was just committed, or one more user of it."""
+        with self._mutex:
+            held = self._held.get((tenant, stream))
+            if held is None or held.lost:
+                held = self._held[tenant, stream] = _Held(epoch)
+            held.count += 1
+            self._silent.pop((tenant, stream), None)
+            self._seen.pop((tenant, stream), None)
+            self._keep_alive()
+
+    def left(self, tenant: str, stream: str, epoch: int) -> None:
+        """One user of that lease less; the last one ends the signs of life."""
+        with self._mutex:
+            held = self._held.get((tenant, stream))
+            if held is not None and held.epoch == epoch:
+                held.count -= 1
+                if held.count <= 0:
+                    del self._held[tenant, stream]
+
+    def lost(self, tenant: str, stream: str) -> None:
+        """Somebody else took over: write nothing more as an owner."""
+        held = self._held.get((tenant, stream))
+        if held is not None:
+            held.lost = True
+
+    # watching others
+
+    def await_free(self, tenant: str, stream: str, state: StreamState) -> None:
+        """Return once the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts."""
+        if self._is_free(state):
+            return
+        before = self._signs(tenant, stream)
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < self._lease:
+            if self.draining:
+                raise Draining
+            self._clock.sleep(self._lease / LOOKS_PER_LEASE)
+            head = self._journal.head(tenant, stream)
+            if head is None or head.holder is None:
+                return
+            if self._signs(tenant, stream) != before:
+                raise _busy(stream)
+        self._silent[tenant, stream] = before[0]
+
+    def watching(self, tenant: str, stream: str) -> Iterator[float]:
+        """Seconds to sleep until the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts.
+
+        Ends then. Each sign of life begins the watch anew, so who has to wait waits for as long as others work.
+        """
+        place = (tenant, stream)
+        while True:
+            head = self._journal.head(tenant, stream)
+            if head is None or head.holder in (None, self.name) or self._process.surely_gone(head.holder or ""):
+                self._seen.pop(place, None)
+                return
+            signs, now = self._signs(tenant, stream), self._clock.monotonic()
+            seen, since = self._seen.setdefault(place, (signs, now))
+            if signs != seen:
+                self._seen[place] = (signs, now)
+            elif now - since >= self._lease:
+                self._silent[place] = signs[0]
+                return
+            yield min(self._lease / LOOKS_PER_LEASE, SOONEST_LOOK)
+
+    def seems_free(self, tenant: str, stream: str) -> bool:
+        """Whether the stream could be taken now. Looked at now and then, this is a watch that nobody waits for."""
+        return next(iter(self.watching(tenant, stream)), None) is None
+
+    def _is_free(self, state: StreamState) -> bool:
+        return state.holder is None or state.holder == self.name or self._process.surely_gone(state.holder)
+
+    def _signs(self, tenant: str, stream: str) -> tuple[int, int, int]:
+        head = self._journal.head(tenant, stream)
+        epoch, version = (0, 0) if head is None else (head.epoch, head.version)
+        return epoch, version, self._journal.renewals(tenant, stream)
+
+    # our own signs of life
+
+    def _keep_alive(self) -> None:
+        if self._thread is None and "shared" in self._journal.capabilities:
+            self._thread = threading.Thread(target=self._give_signs, name="holdfast-leases", daemon=True)
+            self._thread.start()
+
+    def _give_signs(self) -> None:
+        wake = self._wake
+        while not wake.wait(self._lease / SIGNS_PER_LEASE):
+            with self._mutex:
+                if not self._held:
+                    self._thread = None
+                    return
+                mine = [(place, held) for place, held in self._held.items() if not held.lost]
+            for (tenant, stream), held in mine:
+                try:
+                    held.lost = held.lost or not self._journal.renew(tenant, stream, held.epoch)
+                except Exception:  # noqa: BLE001, S112
+                    continue  # The disk is full or busy: the next sign may get through.
+
+    def close(self) -> None:
+        """No more signs of life."""
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+
+
+def _busy(stream: str) -> ActorBusy:
+    return ActorBusy(
+        f"Another process works on {stream} and shows signs of life. Try again later, or use another actor or session."
+    )

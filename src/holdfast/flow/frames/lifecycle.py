@@ -1,0 +1,236 @@
+"""Update and pop: the life of frames after they were pushed. One append each, over as many streams as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.frames import lifecycle
+from holdfast.core.frames.budgets import check_limits
+from holdfast.core.frames.stack import with_clocks
+from holdfast.errors import Conflict, FrameEnded, FrameNotFound, InvalidValue, VersionConflict
+from holdfast.flow.frames.read import event_at, field, frame_info, raw_id, row_of, stream_of
+from holdfast.flow.journal.append import Changed, Drafts, States, change
+from holdfast.flow.journal.redact import clean
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import ERASED, Content, Draft, Event
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken
+from holdfast.records.frames import LIVE, Frame, FrameLimits, Limits, StreamState
+from holdfast.records.recovery import FrameInfo
+
+Decide = Callable[[StreamState], Sequence[Draft]]
+
+
+def check_goal(content: frames.GoalContent) -> None:
+    """Refuse a goal that is none."""
+    if content.goal is not None and (not isinstance(content.goal, str) or not content.goal.strip()):
+        raise InvalidValue("A frame's goal must be a text that says what it is for.")
+    if content.metadata is not None and not isinstance(content.metadata, dict):
+        raise InvalidValue("metadata must be an object with names.")
+
+
+def like(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
+    """Whether what a key stands for is this: an event of a type with these facts and this content."""
+
+    def same(events: list[Event]) -> bool:
+        return any(
+            event.type == type_name
+            and all(getattr(event.facts, name) == value for name, value in facts.items())
+            and equal(event, content)
+            for event in events
+        )
+
+    return same
+
+
+def equal(event: Event, content: Content | None) -> bool:
+    """Whether an event holds this content, as far as that can be told."""
+    return event.content is ERASED or event.content == content
+
+
+def on_frame(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    decide: Decide,
+    *,
+    key: str | None = None,
+    same: Callable[[list[Event]], bool] | None = None,
+    expected: int | None = None,
+) -> Changed:
+    """Decide about one live frame and write what comes of it."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+
+    def run(states: States) -> Drafts:
+        check_live(ports, acting, states[stream], frame_id, expected)
+        return {stream: with_clocks(states[stream], decide(states[stream]), ports.clock.now_ms())}
+
+    return change(ports, acting, (stream,), run, key=key, same=same)
+
+
+def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
+    """Refuse an ended frame, and one that is not at the version somebody expects."""
+    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
+        raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
+    frame = state.frames.get(frame_id)
+    if frame is None:
+        status = str(row_of(ports, acting, frame_id)[1]["status"])
+        if status in LIVE:
+            raise FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
+        raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
+    if expected is not None and frame.version != expected:
+        raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
+
+
+def update(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    *,
+    content: frames.GoalContent | None = None,
+    status: str | None = None,
+    limits: Limits | None = None,
+    tokens: int | None = None,
+    key: str | None = None,
+    expected: int | None = None,
+) -> Changed:
+    """Change what a frame is for, what it may do, or whether it waits."""
+    if limits is not None:
+        check_limits(limits)
+    if content is not None:
+        check_goal(content)
+    content = clean(ports, content)
+    return on_frame(
+        ports,
+        acting,
+        frame_id,
+        lambda state: lifecycle.update(state, frame_id, status=status, limits=limits, tokens=tokens, content=content),
+        key=key,
+        same=_same_update(limits, like("frame.updated", content, frame=frame_id, status=status, granted=tokens)),
+        expected=expected,
+    )
+
+
+def _same_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
+    """Whether a key stands for this very change: limits that were not given may be whatever they were then."""
+
+    def same(events: list[Event]) -> bool:
+        known = [event for event in events if event.type == "frame.updated" and _agree(limits, event.facts.limits)]
+        return alike(known)
+
+    return same
+
+
+def _agree(limits: Limits | None, known: FrameLimits | None) -> bool:
+    return known is None if limits is None else known is not None and limits.over(known) == known
+
+
+def pop(
+    ports: Ports,
+    acting: Acting,
+    frame_id: str,
+    status: str,
+    content: frames.OutcomeContent,
+    *,
+    key: str | None = None,
+    expected: int | None = None,
+    release: int | None = None,
+) -> Ended | None:
+    """End a frame. Doing so twice in the same way is done once; `release` gives the lease of that epoch back with it.
+
+    Gives the frame as it ended, or None if it had ended before.
+    """
+    raw_id(frame_id)
+    content = clean(ports, content)
+    stream = stream_of(ports, acting, frame_id)
+    last: list[Frame] = []
+
+    def decide(states: States) -> Drafts:
+        check_live(ports, acting, states[stream], frame_id, expected)
+        last[:] = [states[stream].frames[frame_id]]
+        ended = lifecycle.pop(states, stream, frame_id, status, content)
+        drafts = {name: _clocked(ports, acting, name, states[name], events) for name, events in ended.items()}
+        for name, events in drafts.items():
+            if name not in (stream, _outer(states, stream, frame_id)):
+                drafts[name] = _revoke(ports, acting, name, states[name], events)
+        if release is not None:
+            drafts[stream].extend(ports.leases.released(acting.tenant, stream, release))
+        return drafts
+
+    def needs(states: States) -> list[str]:
+        outer = _outer(states, stream, frame_id)
+        return [*([] if outer is None else [outer]), *lifecycle.streams_below(states, stream, frame_id)]
+
+    try:
+        same = like("frame.popped", content, frame=frame_id, status=status)
+        changed = change(ports, acting, (stream,), decide, key=key, same=same, needs=needs)
+    except FrameEnded:
+        if _ended_so(ports, acting, frame_id, status, content):
+            return None
+        raise
+    return None if changed.repeated else _ended(stream, last[0], changed)
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame as it ended."""
+
+    stream: str
+    frame: Frame
+    at: int
+
+
+def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
+    """What the rows of an ended frame say, known without reading them back."""
+    facts: frames.FramePopped = changed.last("frame.popped")
+    frame = replace(
+        live,
+        status=facts.status,
+        used=facts.used,
+        usage=facts.usage,
+        lent=0,
+        away={},
+        question=None,
+        version=changed.version_of("frame.popped"),
+    )
+    return Ended(stream=stream, frame=frame, at=changed.at)
+
+
+def _clocked(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+    """Clocks are the owner's to note: a child that settles in somebody else's stream leaves them to that one."""
+    if all(event.type == "child.settled" for event in events):
+        try:
+            ports.leases.epoch(acting.tenant, stream, state)
+        except Conflict:
+            return events
+    return with_clocks(state, events, ports.clock.now_ms())
+
+
+def _outer(states: States, stream: str, frame_id: str) -> str | None:
+    frame = states[stream].frames.get(frame_id)
+    return None if frame is None else frame.outer_stream
+
+
+def _revoke(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
+    """Cancelling reaches into other actors' streams: whoever works there loses the lease in the same append."""
+    if state.holder is None or ports.leases.holds(acting.tenant, stream):
+        return events
+    epoch, owner = state.epoch + 1, ports.leases.name
+    return [
+        Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner)),
+        *events,
+        Draft(type="lease.released", facts=LeaseReleased(epoch=epoch, owner=owner)),
+    ]
+
+
+def _ended_so(ports: Ports, acting: Acting, frame_id: str, status: str, content: frames.OutcomeContent) -> bool:
+    info: FrameInfo = frame_info(ports, acting, frame_id)
+    if info.status != status:
+        return False
+    end = event_at(ports, acting, info.scope, info.version)
+    words = ("summary", "error", "value")
+    return all(field(end, name) is ERASED or field(end, name) == getattr(content, name) for name in words)

@@ -1,0 +1,274 @@
+"""Reading frames: what is live, what it is for, what ended and how. Cost follows what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.core.frames import stack
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.load import assemble
+from holdfast.core.packs.fences import lowest
+from holdfast.errors import FrameNotFound, InvalidValue, QuestionNotFound
+from holdfast.flow.journal.append import state_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Head, Row
+from holdfast.records.events.envelope import ERASED, Content, Erased, Event
+from holdfast.records.events.frames import GoalContent
+from holdfast.records.frames import Frame, Handle, StreamState
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo
+from holdfast.records.reports import Query
+
+PAGE = 256
+_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
+
+
+def raw_id(text: object, what: str = "frame") -> bytes:
+    """An id of ours as bytes; refuses anything that cannot be one."""
+    if isinstance(text, str):
+        try:
+            return ulid_bytes(text)
+        except InvalidValue:
+            pass
+    article = "an" if what[0] in "aeiou" else "a"
+    raise InvalidValue(f"{text!r} is not the id of {article} {what}: 26 characters, as given when it was made.")
+
+
+def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:
+    """Where a frame lives, live or ended."""
+    known = ports.states.place(acting.tenant, frame_id)
+    if known is not None:
+        return known
+    stream, _ = row_of(ports, acting, frame_id)
+    ports.states.note_place(acting.tenant, frame_id, stream)
+    return stream
+
+
+def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
+    """The stream and the row of a frame."""
+    found = ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1)
+    if not found:
+        raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
+    return found[0]
+
+
+def is_known(ports: Ports, acting: Acting, frame_id: str) -> bool:
+    """Whether there is, or was, a frame of this id."""
+    return bool(ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1))
+
+
+def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
+    """A stream's state as it is now, whoever changed it last."""
+    head = ports.journal.head(acting.tenant, stream)
+    cached = ports.states.get(acting.tenant, stream)
+    if head is None:
+        return StreamState()
+    if cached is None or cached.version != head.version:
+        ports.states.drop(acting.tenant, stream)
+    return state_of(ports, acting, stream)
+
+
+def event_at(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+    """One event by its place."""
+    stored = ports.journal.read(Query(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1))
+    return decode_event(stored[0]) if stored else None
+
+
+def field(event: Event | None, name: str) -> Any:
+    """A field of an event's content: None if there is none, ERASED if it was erased."""
+    return None if event is None else _part(event.content, name)
+
+
+def _part(content: Any, name: str) -> Any:
+    return ERASED if content is ERASED else getattr(content, name, None)
+
+
+def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+    """A frame with its texts, live or ended."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+    frame = current(ports, acting, stream).frames.get(frame_id)
+    return _ended(ports, acting, frame_id) if frame is None else describe(ports, acting, stream, frame)
+
+
+def describe(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    frame: Frame,
+    *,
+    completed_at: int | None = None,
+    outcome: Content | Erased | None = None,
+    goal: GoalContent | None = None,
+) -> FrameInfo:
+    """A frame as people see it; when it ended and what came of it are given for one that has."""
+    words: Any = goal
+    event = None
+    if goal is None:
+        event = event_at(ports, acting, stream, frame.goal)
+        words = None if event is None else event.content
+    return FrameInfo(
+        id=frame.id,
+        scope=stream,
+        parent=frame.parent or frame.outer,
+        depth=frame.depth,
+        status=frame.status,
+        goal=_part(words, "goal"),
+        inputs=_part(words, "inputs"),
+        metadata=_part(words, "metadata"),
+        tokens=frame.tokens,
+        limits=frame.limits,
+        usage=frame.usage,
+        tool_calls=frame.tool_calls,
+        created_at=frame.created_at,
+        completed_at=completed_at,
+        deadline=frame.deadline,
+        version=frame.version,
+        summary=_part(outcome, "summary"),
+        error=_part(outcome, "error"),
+        value=_part(outcome, "value"),
+        context_hash=frame.context_hash,
+        reservations=dict(frame.reservations),
+        handles=tuple(sorted(frame.handles.values(), key=lambda handle: handle.position)),
+        results=frame.results,
+        calls=tuple(sorted(frame.calls.values(), key=lambda call: call.version)),
+        children_elsewhere=dict(frame.away),
+        question=frame.question,
+        turn=event.facts.visible_from if event is not None and event.type == "frame.pushed" else None,
+    )
+
+
+def _ended(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
+    raw = raw_id(frame_id)
+    with ports.journal.snapshot():
+        stream, row = row_of(ports, acting, frame_id)
+        rows: dict[str, list[Row]] = {"frames": [row]}
+        for table in _PARTS:
+            found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
+            rows[table] = [part for _, part in found]
+        frame = assemble(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
+        # The last thing that happened to an ended frame was its end.
+        end = event_at(ports, acting, stream, frame.version)
+        outcome, completed_at = None if end is None else end.content, row["completed_at"]
+        return describe(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
+
+
+def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
+    """Root to this frame, across streams."""
+    line: list[FrameInfo] = []
+    at: str | None = frame_id
+    while at is not None:
+        info = frame_info(ports, acting, at)
+        line.append(info)
+        at = info.parent
+    line.reverse()
+    return line
+
+
+def stack_of(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
+    """Every live frame of a stream, parents before children."""
+    state = current(ports, acting, stream)
+    return [describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)]
+
+
+def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
+    """Every stream that has live frames, in the order in which they began."""
+    for page in pages_of_work(ports, acting):
+        yield from (head.stream for head in page)
+
+
+def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
+    """The ends of every stream that has live frames, a page at a time."""
+    after: int | None = 0
+    while after is not None:
+        page = ports.journal.streams_with_work(acting.tenant, after, PAGE)
+        yield page
+        after = page[-1].id if len(page) == PAGE else None
+
+
+def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
+    """A frame's handles in order, each with what it points to; detached ones are marked."""
+    info = frame_info(ports, acting, frame_id)
+    return [handle_info(ports, acting, info.scope, handle) for handle in info.handles]
+
+
+def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
+    """A handle of a frame in a stream, with what it points to."""
+    event = held_event(ports, acting, stream, handle.version)
+    passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
+    return HandleInfo(
+        id=handle.id,
+        kind=handle.kind,
+        priority=handle.priority,
+        position=handle.position,
+        tokens=handle.tokens,
+        version=handle.version,
+        removed=handle.removed,
+        description=field(event, "description"),
+        target=field(event, "target"),
+        body=field(event, "body"),
+        metadata=field(event, "metadata"),
+        trust=None if event is None else lowest(event.facts.trust or event.trust, event.trust),
+        at=0 if event is None else event.at,
+        source_stream=event.stream if event is not None and passed_on else None,
+        source_version=event.version if event is not None and passed_on else None,
+    )
+
+
+def held_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
+    """The event that holds what a handle points to: its own, or for an inherited one the event where that began."""
+    event = event_at(ports, acting, stream, version)
+    if event is None or event.content is not None or event.facts.source_stream is None:
+        return event
+    return event_at(ports, acting, event.facts.source_stream, event.facts.source_version)
+
+
+def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
+    """Every open question of the tenant that somebody can answer, oldest frame first."""
+    after = b""
+    while rows := ports.journal.find(acting.tenant, "suspended_frames", None, None, after, PAGE):
+        for stream, row in rows:
+            if row["within"] is None:
+                yield _question(ports, acting, stream, row)
+        after = rows[-1][1]["frame_id"]  # type: ignore[assignment]
+
+
+def question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
+    """One open question."""
+    stream, row = question_row(ports, acting, question_id)
+    return _question(ports, acting, stream, row)
+
+
+def question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
+    """The stream and the row of an open question."""
+    raw = raw_id(question_id, "question")
+    found = ports.journal.find(acting.tenant, "suspended_frames", "question_id", raw, b"", 1)
+    if not found:
+        raise QuestionNotFound(f"Question {question_id} is not open: its frame went on or ended, or the id is wrong.")
+    return found[0]
+
+
+def _question(ports: Ports, acting: Acting, stream: str, row: Row) -> QuestionInfo:
+    event = event_at(ports, acting, stream, int(row["version"]))  # type: ignore[arg-type]
+    names = ("kind", "suspended_at", "expires_at", "on_expiry", "until")
+    known: dict[str, Any] = {name: row[name] for name in names}
+    return QuestionInfo(
+        id=_ulid(row["question_id"]) or "",
+        frame=_ulid(row["frame_id"]) or "",
+        scope=stream,
+        reason=field(event, "reason"),
+        options=field(event, "options"),
+        recommended=field(event, "recommended"),
+        arguments=field(event, "arguments"),
+        payload=field(event, "payload"),
+        call=_ulid(row["call_id"]),
+        within=_ulid(row["within"]),
+        answered=row["answer_version"] is not None,
+        has_token=row["token_id"] is not None,
+        **known,
+    )
+
+
+def _ulid(raw: Any) -> str | None:
+    return None if raw is None else ulid_text(raw)

@@ -1,0 +1,160 @@
+"""Memoised steps: run once, remembered for ever, and asked about if they may have run.
+
+What a step gave is found by its key. An intent without an outcome was torn by a crash, and
+what is to be done with it was said beforehand: run again, ask a person, or count it as failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+
+from holdfast.core.frames.calls import check_working
+from holdfast.core.frames.next_step import torn_call
+from holdfast.core.journal.codec import decode, encode
+from holdfast.core.values import plain, words
+from holdfast.errors import ActorBusy, EffectFailed, HoldfastError, InvalidValue, TooLarge, Waiting
+from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import questions
+from holdfast.flow.frames.read import current, stream_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.frames import QuestionContent
+from holdfast.records.frames import Call
+from holdfast.records.ids import check_id
+from holdfast.records.recovery import DO_NOT, RUN_AGAIN, Answer
+from holdfast.system import renew_in_child
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that is to run under this call, or what it gave before, in `known`."""
+
+    call: str = ""
+    known: tuple[Any, ...] = ()
+
+
+Owner = tuple[str, str, str]
+"""Client, tenant and frame: callers may choose the ids of frames, and two may choose the same."""
+
+
+class _Running:
+    """Steps that this process runs now: an intent of theirs is not torn."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        self._keys: set[tuple[Owner, str]] = set()
+        self._mutex = threading.Lock()
+
+    def enter(self, owner: Owner, key: str) -> None:
+        with self._mutex:
+            if (owner, key) in self._keys:
+                raise ActorBusy(f"Step {key!r} of frame {owner[2]} is running in this process. Wait until it is done.")
+            self._keys.add((owner, key))
+
+    def leave(self, owner: Owner, key: str) -> None:
+        with self._mutex:
+            self._keys.discard((owner, key))
+
+
+RUNNING = _Running()
+
+
+def leave(ports: Ports, acting: Acting, frame: str, key: str) -> None:
+    """A step does not run any more, however it ended."""
+    RUNNING.leave(_owner(ports, acting, frame), key)
+
+
+def _owner(ports: Ports, acting: Acting, frame: str) -> Owner:
+    return ports.leases.name, acting.tenant, frame
+
+
+def memo_key(frame: str, key: str) -> str:
+    """The key under which a step's outcome is remembered."""
+    return f"{frame}/run/{key}"
+
+
+def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> Begun:
+    """What a step gave before, or a call to run it under. Pair with `done` or `failed`, or `leave`."""
+    check_id(key, "key")
+    RUNNING.enter(_owner(ports, acting, frame), key)
+    try:
+        # It may have ended between the two: whoever ran it remembered it before leaving.
+        known = frame_calls.remembered(ports, acting, frame, memo_key(frame, key))
+        if known:
+            leave(ports, acting, frame, key)
+            return Begun(known=tuple(known))
+        live = current(ports, acting, stream_of(ports, acting, frame)).frames.get(frame)
+        calls = () if live is None else live.calls.values()
+        torn = next((call for call in calls if call.kind == "run" and call.name == key), None)
+        if torn is None:
+            return Begun(call=frame_calls.begin_run(ports, acting, frame, key, if_interrupted))
+        return _take_up(ports, acting, frame, key, torn)
+    except BaseException:
+        leave(ports, acting, frame, key)
+        raise
+
+
+def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> Begun:
+    way = torn_call(torn)
+    if way == "retry":
+        check_working(current(ports, acting, stream_of(ports, acting, frame)), frame, ports.clock.now_ms())
+        return Begun(call=torn.id)
+    if way == "fail":
+        frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
+        raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
+    answer = may_run_again(ports, acting, frame, f"Step {key!r}", torn)
+    if answer.approved:
+        # Approved once is approved for one run: if that one is torn as well, somebody is asked again.
+        frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
+        return Begun(call=frame_calls.begin_run(ports, acting, frame, key, torn.if_interrupted))
+    done(ports, acting, frame, key, torn.id, answer.payload)
+    return Begun(known=(answer.payload,))
+
+
+def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Call) -> Answer:
+    """Ask whether a torn call may run again; the answer, once there is one."""
+    content = QuestionContent(
+        reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT], recommended=DO_NOT
+    )
+    asked = questions.suspend(
+        ports, acting, frame, content, call=torn.id, subtree=True, leave_away=True, key=f"{torn.id}/torn"
+    )
+    answer = questions.answer_of(ports, acting, stream_of(ports, acting, frame), asked.question)
+    if answer is None:
+        raise Waiting(
+            f"{what} may have run. Question {asked.question} asks whether to run it again: answer it, then run the "
+            "same code again.",
+            question=asked.question,
+        )
+    if questions.waits_for(ports, acting, frame, asked.question):
+        questions.resume(ports, acting, frame)
+    return answer
+
+
+def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
+    """Remember what a step gave; gives it as it will be given from now on."""
+    try:
+        kept = decode(encode(plain(value), ports.settings.nesting))
+        frame_calls.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))
+    except (InvalidValue, TooLarge):
+        frame_calls.end_run(
+            ports, acting, frame, call, error="unstorable: no plain data, or too much", key=memo_key(frame, key)
+        )
+        raise
+    finally:
+        leave(ports, acting, frame, key)
+    return kept
+
+
+def failed(ports: Ports, acting: Acting, frame: str, key: str, call: str, error: BaseException) -> None:
+    """Journal that a step failed; it is not remembered and can run again."""
+    try:
+        frame_calls.end_run(ports, acting, frame, call, error=words(error), key=memo_key(frame, key))
+    except HoldfastError as second:
+        error.add_note(f"The failure could not be journaled: {second}")
+    finally:
+        leave(ports, acting, frame, key)

@@ -1,0 +1,364 @@
+"""The one way to write: load → decide → append → fold.
+
+Nothing reads back what it just wrote: the state after a commit is folded from the events
+that were committed. When another process was first, the state is loaded anew and decided
+again. Nobody is refused because of a state that
+was only remembered: before a refusal counts, the state is loaded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.journal.admit import TAKES_LEASE, is_owner
+from holdfast.core.journal.codec import decode_event, seal
+from holdfast.core.journal.fold import fold_facts
+from holdfast.errors import (
+    HoldfastError,
+    InvalidValue,
+    KeyReused,
+    OutcomeUnknown,
+    Refused,
+    StaleEpoch,
+    Unavailable,
+    VersionConflict,
+)
+from holdfast.flow.journal import redact as journal_redact
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import ANY_VERSION, Appended, Artifact, Batch, Part, Placed
+from holdfast.records.events.envelope import Draft, Event, Sealed, Source
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import check_id, check_key, ulid_bytes, ulid_text
+from holdfast.records.reports import Query
+from holdfast.records.scope import parse_scope
+from holdfast.version import __version__
+
+DECISIONS = 5
+SURE = 3
+
+States = Mapping[str, StreamState]
+Drafts = Mapping[str, Sequence[Draft]]
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided for one stream."""
+
+    stream: str
+    events: tuple[Draft, ...]
+    expected: int | None = ANY_VERSION
+    key: str | None = None
+    epoch: int = 0
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. `repeated` says that an earlier call with the key had done it."""
+
+    appended: Appended | None
+    facts: tuple[tuple[str, Any], ...] = ()
+    """Type and facts of each event in the first stream, as they are stored."""
+    version: int = 0
+    """The version of the first of them."""
+    at: int = 0
+    repeated: bool = False
+    events: Sequence[Event | Sealed] = ()
+    """The same events, as they were written or are stored."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [event.id if isinstance(event, Event) else ulid_text(event.id) for event in self.events]
+
+    def last(self, type_name: str) -> Any:
+        """The facts of the last event of a type: what the caller asked for comes after what it entails."""
+        return next(facts for name, facts in reversed(self.facts) if name == type_name)
+
+    def version_of(self, type_name: str) -> int:
+        """The version of the last event of a type."""
+        return self.version + max(index for index, (name, _) in enumerate(self.facts) if name == type_name)
+
+
+def change(
+    ports: Ports,
+    acting: Acting,
+    streams: Sequence[str],
+    decide: Callable[[States], Drafts],
+    *,
+    key: str | None = None,
+    same: Callable[[list[Event]], bool] | None = None,
+    needs: Callable[[States], Sequence[str]] | None = None,
+    artifacts: Sequence[Artifact] = (),
+    tries: int = DECISIONS,
+) -> Changed:
+    """Decide on the states of some streams and write the outcome, atomically.
+
+    The key belongs to the first stream. `same` says whether what it stands for is what is asked
+    for now, which decisions alone cannot say: they depend on the state. `needs` names further
+    streams once the first are known.
+    """
+    key = None if key is None else check_key(key)
+    try:
+        changed, tell = _change(ports, acting, tuple(streams), decide, key, needs, artifacts, tries)
+    except (Refused, KeyReused):
+        earlier = None if key is None else _earlier(ports, acting, streams[0], key, same)
+        if earlier is None:
+            raise
+        return earlier
+    for event in tell:
+        ports.observers.tell(event)
+    return changed
+
+
+def _change(
+    ports: Ports,
+    acting: Acting,
+    wanted: tuple[str, ...],
+    decide: Callable[[States], Drafts],
+    key: str | None,
+    needs: Callable[[States], Sequence[str]] | None,
+    artifacts: Sequence[Artifact],
+    tries: int,
+) -> tuple[Changed, list[Event]]:
+    attempt, fresh = 1, False
+    while True:
+        with ports.states.locked(acting.tenant, wanted):
+            if fresh:
+                for stream in wanted:
+                    ports.states.drop(acting.tenant, stream)
+            states = {stream: state_of(ports, acting, stream) for stream in wanted}
+            more = () if needs is None else tuple(name for name in needs(states) if name not in wanted)
+            if more:
+                wanted += more
+                continue
+            try:
+                decided = _decided(ports, acting, decide(states), states, wanted[0], key)
+            except HoldfastError:
+                if fresh:
+                    raise
+                fresh = True
+                continue
+            try:
+                return _write_decided(ports, acting, decided, states, wanted[0], key, artifacts)
+            except (VersionConflict, StaleEpoch) as error:
+                if attempt == tries or (isinstance(error, StaleEpoch) and _lost(ports, acting, error)):
+                    raise
+                attempt += 1
+                fresh = True
+
+
+def _lost(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
+    """Whether it was a lease of ours that somebody took over: then it is lost for good."""
+    held = ports.leases.holds(acting.tenant, error.stream)
+    ports.leases.lost(acting.tenant, error.stream)
+    return held
+
+
+def _decided(
+    ports: Ports, acting: Acting, drafts: Drafts, states: States, first: str, key: str | None
+) -> list[Decided]:
+    found = []
+    for stream, events in drafts.items():
+        if not events:
+            continue
+        state = states[stream]
+        epoch = 0
+        if events[0].type == TAKES_LEASE:
+            epoch = state.epoch
+        elif any(is_owner(event.type) for event in events):
+            epoch = ports.leases.epoch(acting.tenant, stream, state)
+        found.append(
+            Decided(
+                stream=stream,
+                events=tuple(events),
+                expected=state.version,
+                key=key if stream == first else None,
+                epoch=epoch,
+            )
+        )
+    return found
+
+
+def _write_decided(
+    ports: Ports,
+    acting: Acting,
+    decided: list[Decided],
+    states: States,
+    first: str,
+    key: str | None,
+    artifacts: Sequence[Artifact],
+) -> tuple[Changed, list[Event]]:
+    if not decided:
+        return Changed(appended=None), []
+    if key is not None and len(decided) > 1 and ports.journal.by_key(acting.tenant, first, key):
+        raise KeyReused  # Only one part of several has the key: what it stands for is looked up, not compared.
+    batch = sealed_batch(ports, acting, decided, artifacts)
+    appended = _append(ports, acting, decided, batch, states)
+    if appended.repeated and key is not None:
+        stored = ports.journal.by_key(acting.tenant, first, key)
+        if not any(part.events[0].id == stored[0].id for part in batch.parts):
+            return _repeated(appended, [decode_event(event) for event in stored]), []
+        # It was this very call, asked again because its outcome was unknown.
+    place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
+    changed = Changed(
+        appended=appended,
+        facts=tuple((draft.type, draft.facts) for draft in decided[place].events),
+        version=appended.parts[place].first,
+        at=batch.parts[place].events[0].at,
+        events=batch.parts[place].events,
+    )
+    return changed, told(ports, acting, decided, appended)
+
+
+def _repeated(appended: Appended, events: list[Event]) -> Changed:
+    facts = tuple((event.type, event.facts) for event in events)
+    return Changed(appended=appended, facts=facts, version=events[0].version, repeated=True, events=events)
+
+
+def _earlier(
+    ports: Ports, acting: Acting, stream: str, key: str, same: Callable[[list[Event]], bool] | None
+) -> Changed | None:
+    """The answer given before, if the key stands for what is asked for now."""
+    stored = ports.journal.by_key(acting.tenant, stream, key)
+    if not stored:
+        return None
+    events = [decode_event(event) for event in stored]
+    if same is None or not same(events):
+        raise KeyReused(
+            f"Key {key!r} of {stream} already stands for {', '.join(event.type for event in events)} at version "
+            f"{events[0].version}, asked for in another way. Use a new key for a new operation."
+        )
+    placed = Placed(stream=stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
+    return _repeated(Appended(parts=(placed,), repeated=True), events)
+
+
+def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: Appended) -> list[Event]:
+    """What was just committed, as it is stored, as far as anybody wants to hear of it."""
+    found: list[Event] = []
+    for part, placed in zip(decided, appended.parts, strict=True):
+        wanted = [ports.observers.wanted(acting.tenant, draft.type) for draft in part.events]
+        if any(wanted):
+            # Only who listens pays for reading back: who acted, for one, is known to the journal alone.
+            query = Query(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
+            events = ports.journal.read(replace(query, limit=len(part.events)))
+            found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
+    return found
+
+
+def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
+    """A stream's state, cached if possible."""
+    cached = ports.states.get(acting.tenant, stream)
+    if cached is not None:
+        return cached
+    state = ports.journal.load(acting.tenant, stream)
+    ports.states.put(acting.tenant, stream, state)
+    return state
+
+
+def append(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Appended:
+    """Write what needs no decision: inbox events, or events whose writer gave a version."""
+    batch = sealed_batch(ports, acting, decided, artifacts)
+    appended = _append(ports, acting, decided, batch, {})
+    if not appended.repeated:
+        for event in told(ports, acting, decided, appended):
+            ports.observers.tell(event)
+    return appended
+
+
+def _append(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, states: States) -> Appended:
+    try:
+        appended = _surely(ports, batch)
+    except BaseException:
+        for part in decided:
+            ports.states.drop(acting.tenant, part.stream)
+        raise
+    _remember(ports, acting, decided, batch, states, appended)
+    return appended
+
+
+def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Batch:
+    """Decisions in canonical bytes, with ids, times and salts."""
+    if not decided or not all(part.events for part in decided):
+        raise InvalidValue("There is nothing to append. Pass at least one event.")
+    names = [part.stream for part in decided]
+    for name in names:
+        parse_scope(name)
+    if len(set(names)) != len(names):
+        raise InvalidValue("A stream occurs twice in one append. Put all its events into one part.")
+    at = ports.clock.now_ms()
+    redact = ports.redact
+    parts = tuple(
+        Part(
+            stream=part.stream,
+            events=tuple(
+                seal(
+                    _for_subject(draft if redact is None else _redacted(redact, draft), acting),
+                    id=ports.ids.ulid() if draft.id is None else ulid_bytes(draft.id),
+                    at=at,
+                    salt=ports.ids.salt(),
+                    settings=ports.settings,
+                )
+                for draft in part.events
+            ),
+            expected=_version(part.expected),
+            key=None if part.key is None else check_key(part.key),
+            epoch=part.epoch,
+        )
+        for part in decided
+    )
+    source = Source(user=acting.user, origin=acting.origin, trust=acting.trust, app=__version__)
+    return Batch(tenant=acting.tenant, parts=parts, source=source, artifacts=tuple(artifacts))
+
+
+def _redacted(redact: Callable[[str], str], draft: Draft) -> Draft:
+    # Messages were redacted part by part before they were counted: again as a whole could change more than words.
+    if draft.content is None or draft.type == "message.appended":
+        return draft
+    return replace(draft, content=journal_redact.content(redact, draft.content))
+
+
+def _for_subject(draft: Draft, acting: Acting) -> Draft:
+    """Content belongs to whom it names, or else to who acts."""
+    if draft.subject is not None:
+        check_id(draft.subject, "subject")
+    elif acting.user is not None and (draft.content is not None or draft.facts.artifacts):
+        return replace(draft, subject=acting.user)
+    return draft
+
+
+def _version(expected: int | None) -> int | None:
+    if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+        raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
+    return expected
+
+
+def _surely(ports: Ports, batch: Batch) -> Appended:
+    """Ask again when the outcome is unknown: the same batch is recognised by its keys or event ids."""
+    unknown: OutcomeUnknown | None = None
+    for _ in range(SURE):
+        try:
+            return ports.journal.append(batch)
+        except OutcomeUnknown as error:
+            unknown = error
+        except Unavailable:
+            # Nothing was written this time, which says nothing about the time before.
+            if unknown is None:
+                raise
+            break
+    assert unknown is not None
+    raise unknown
+
+
+def _remember(
+    ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Batch, states: States, appended: Appended
+) -> None:
+    for part, sealed, placed in zip(decided, batch.parts, appended.parts, strict=True):
+        state = states.get(part.stream)
+        if state is None or appended.repeated or placed.first != state.version + 1:
+            ports.states.drop(acting.tenant, part.stream)
+            continue
+        for version, (draft, event) in enumerate(zip(part.events, sealed.events, strict=True), placed.first):
+            state = fold_facts(state, draft.type, draft.facts, version, event.at)
+        ports.states.put(acting.tenant, part.stream, state)

@@ -1,0 +1,96 @@
+"""Artifacts: large bodies, stored once per tenant under a keyed digest of their content.
+
+Erasure on request: everything that belongs to one subject, and proof that it was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from holdfast.core.journal.codec import seal
+from holdfast.core.search.documents import beginning_of
+from holdfast.errors import Corrupt, InvalidValue, NotFound, TooLarge
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import ERASED, Draft, Erased, Sealed, Source
+from holdfast.records.events.journal import SubjectErased
+from holdfast.records.ids import check_id
+from holdfast.records.reports import Erasure
+from holdfast.version import __version__
+
+DAY_MS = 86_400_000
+
+
+def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
+    """Keyed, so that a name tells nothing without the journal; per tenant, so that none can probe another's."""
+    key = hmac.digest(secret, tenant.encode(), "sha256")
+    return hmac.digest(key, body, hashlib.sha256)
+
+
+def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
+    """A body made ready for the append that refers to it; large ones are on disk when this returns."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
+    body = bytes(body)
+    if len(body) > ports.settings.artifact_bytes:
+        raise TooLarge(
+            f"The artifact has {len(body):,} bytes; {ports.settings.artifact_bytes:,} are allowed. "
+            "Split it, or raise HOLDFAST_ARTIFACT_BYTES."
+        )
+    name = artifact_name(ports.journal.secret, acting.tenant, body)
+    return ports.journal.place_artifact(acting.tenant, name, body, ports.clock.now_ms())
+
+
+def withdraw(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
+    """After an append that was refused or repeated: leave no file behind that nothing refers to."""
+    for artifact in placed:
+        if artifact.body is None:
+            ports.journal.withdraw_artifact(acting.tenant, artifact.name)
+
+
+def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
+    """An artifact's bytes by its name in hexadecimal."""
+    try:
+        raw = bytes.fromhex(name)
+    except (ValueError, TypeError):
+        raise NotFound(f"{name!r} is not the name of an artifact.") from None
+    body = ports.journal.artifact(acting.tenant, raw)
+    return ERASED if body is None else body
+
+
+def beginning(ports: Ports, acting: Acting, name: str) -> str:
+    """How a text begins that lies in an artifact, as far as it is searched; nothing if it is lost or erased."""
+    try:
+        body = read(ports, acting, name)
+    except (NotFound, Corrupt):
+        return ""
+    return beginning_of(body if isinstance(body, bytes) else None)
+
+
+def collect(ports: Ports) -> int:
+    """Remove what nothing has referred to for a day."""
+    return ports.journal.collect(ports.clock.now_ms() - DAY_MS)
+
+
+def erase(ports: Ports, acting: Acting, subject: str) -> Erasure:
+    """Remove a subject's content for good. Chains still verify, and rebuilt equals live."""
+    check_id(subject, "subject")
+
+    def marker(pseudonym: int, events: int, artifacts: int) -> Sealed:
+        facts = SubjectErased(subject=pseudonym, events=events, artifacts_erased=artifacts)
+        draft = Draft(type="subject.erased", facts=facts)
+        return seal(draft, id=ports.ids.ulid(), at=ports.clock.now_ms(), salt=b"", settings=ports.settings)
+
+    # The one who erases themselves must not come back as the author of their erasure.
+    user = None if acting.user == subject else acting.user
+    source = Source(user=user, origin=acting.origin, trust=acting.trust, app=__version__)
+    try:
+        return ports.journal.erase(acting.tenant, subject, marker, source)
+    finally:
+        ports.states.clear()
+        if ports.recent is not None:
+            ports.recent.clear()
+        if ports.vectors is not None:
+            ports.vectors.clear()

@@ -1,0 +1,218 @@
+"""The journal as it was at a cursor: one tenant's events up to there, in memory, to be looked at.
+
+Events are exact copies, with their cursors, ids, versions and hashes, and rows are made from them anew. What was
+erased since stays erased. Bodies of artifacts are read from the journal itself, when they are asked for. Time stands
+still at the newest of the events, so what had expired by then has, and nothing else. Nothing can be written, and
+nothing is read from outside: files and pages are what they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NoReturn, Protocol, cast
+
+from msgspec.structs import replace
+
+from holdfast.core.journal.codec import decode_facts
+from holdfast.errors import InvalidValue, NotFound, ReadOnly
+from holdfast.flow.effects.sinks import Sinks
+from holdfast.flow.frames.leases import Leases
+from holdfast.flow.journal.caches import StateCache
+from holdfast.flow.journal.observers import Observers
+from holdfast.flow.journal.read import beyond
+from holdfast.flow.state.transients import Transients
+from holdfast.flow.state.vectors import VectorCache
+from holdfast.ports import Acting, Clock, Ports
+from holdfast.ports.journal import Journal
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.reports import Query, Subject
+from holdfast.records.settings import Settings
+
+PAGE: Final = 512
+
+_READ: Final = (
+    "capabilities",
+    "secret",
+    "head",
+    "heads",
+    "tenants",
+    "load",
+    "find",
+    "event",
+    "span",
+    "sessions",
+    "idle_sessions",
+    "entry",
+    "entries",
+    "revisions",
+    "edges",
+    "linked",
+    "expired",
+    "scopes",
+    "search",
+    "hits",
+    "unembedded",
+    "keep_vectors",
+    "vectors",
+    "drop_vectors",
+    "lanes",
+    "lane",
+    "streams_with_work",
+    "tenants_with_work",
+    "versions",
+    "renewals",
+    "read",
+    "by_key",
+    "snapshot",
+    "position",
+    "watch",
+    "subjects",
+    "rows",
+    "check",
+    "close",
+)
+"""What the held events answer. Vectors are a cache of theirs alone."""
+_WRITTEN: Final = (
+    "append",
+    "renew",
+    "place_artifact",
+    "withdraw_artifact",
+    "collect",
+    "erase",
+    "rebuild",
+    "restore",
+    "backup",
+)
+
+Item = tuple[str, StoredEvent | Subject | Artifact]
+
+
+class Excerpt(Journal, Protocol):
+    """A journal that can hold some events of another one, gaps and all."""
+
+    def hold(
+        self, secret: bytes, position: int, items: Iterable[Item], bodies: Callable[[str, bytes], bytes | None]
+    ) -> None: ...
+
+
+class PastJournal:
+    """Answers from the events that are held, and refuses to write."""
+
+    def __init__(self, held: Excerpt, source: Journal, tenant: str, bodies: frozenset[bytes]) -> None:
+        self._source, self._tenant, self._bodies = source, tenant, bodies
+        for name in _READ:
+            setattr(self, name, getattr(held, name))
+        for name in _WRITTEN:
+            setattr(self, name, _refused)
+
+    def artifact(self, tenant: str, name: bytes) -> bytes | None:
+        """A body that one of the events refers to, as the journal has it now."""
+        if tenant != self._tenant or name not in self._bodies:
+            raise NotFound(f"There was no artifact {name.hex()} in this journal then.")
+        return self._source.artifact(tenant, name)
+
+    def artifacts(self) -> Iterator[tuple[str, Artifact]]:
+        """Every one of these bodies."""
+        for tenant, artifact in self._source.artifacts():
+            if tenant == self._tenant and artifact.name in self._bodies:
+                yield tenant, artifact
+
+    def known_vectors(self, tenant: str, embedder: str, digests: Any) -> dict[bytes, bytes]:
+        """A text has the vector that it has: there is no need to make it again."""
+        return self._source.known_vectors(tenant, embedder, digests)
+
+
+def _refused(*_: Any, **__: Any) -> NoReturn:
+    raise ReadOnly("This is the journal as it was, and the past cannot be changed. Write to the journal itself.")
+
+
+class ClockAt:
+    """A clock that stands still; what is measured goes on."""
+
+    def __init__(self, clock: Clock, now: int) -> None:
+        self._now = now
+        self.monotonic, self.sleep = clock.monotonic, clock.sleep
+
+    def now_ms(self) -> int:
+        return self._now
+
+
+def looking_back(empty: Callable[[Settings], Excerpt]) -> Callable[[Ports, Acting, int], Ports]:
+    """What gives ports as of a cursor, over journals that `empty` makes."""
+
+    def past(ports: Ports, acting: Acting, as_of: int) -> Ports:
+        held = empty(ports.settings)
+        with ports.journal.snapshot():
+            copies = _Copies(ports.journal, acting.tenant, check_as_of(ports, as_of))
+            held.hold(ports.journal.secret, as_of, copies.items(), ports.journal.artifact)
+        journal = cast(Journal, PastJournal(held, ports.journal, acting.tenant, frozenset(copies.bodies)))
+        clock = ports.clock if copies.at is None else cast(Clock, ClockAt(ports.clock, copies.at))
+        return _over(ports, journal, clock)
+
+    return past
+
+
+def check_as_of(ports: Ports, as_of: object) -> int:
+    """A cursor that the journal has reached."""
+    newest = ports.journal.position()
+    if not isinstance(as_of, int) or isinstance(as_of, bool) or not 0 <= as_of <= newest:
+        raise InvalidValue(
+            f"as_of is {as_of!r:.40}. Give a cursor of this journal: a whole number from 0 to {newest}, which is now."
+        )
+    return as_of
+
+
+def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
+    """The same client over another journal: without its caches, and without what reaches outside."""
+    settings = ports.settings
+    return replace(
+        ports,
+        journal=journal,
+        clock=clock,
+        states=StateCache(settings.cached_streams),
+        leases=Leases(journal, clock, settings.lease_ms),
+        observers=Observers(),
+        memory=None,
+        summarizer=None,
+        transients=Transients(settings.transient_entries),
+        vectors=VectorCache(settings.cached_vectors),
+        sinks=Sinks(),
+        documents=None,
+        fetcher=None,
+        recent=None,
+        rules={},
+    )
+
+
+class _Copies:
+    """One tenant's events up to a cursor with what they refer to, noted on the way."""
+
+    def __init__(self, journal: Journal, tenant: str, until: int) -> None:
+        self._journal, self._tenant, self._until = journal, tenant, until
+        self.bodies: set[bytes] = set()
+        self.at: int | None = None
+
+    def items(self) -> Iterator[Item]:
+        """Each event after the artifacts that it names; at the end everybody who is spoken of."""
+        people: set[int | None] = set()
+        for event in self._events():
+            for name in self._named(event) - self.bodies:
+                self.bodies.add(name)
+                yield self._tenant, Artifact(name=name, size=0, at=event.at, body=None)
+            yield self._tenant, event
+            people.update((event.user, event.subject))
+            self.at = event.at
+        for subject in self._journal.subjects(self._tenant):
+            if subject.id in people:
+                yield self._tenant, subject
+
+    def _events(self) -> Iterator[StoredEvent]:
+        after = 0
+        while page := self._journal.read(Query(tenant=self._tenant, after=after, until=self._until, limit=PAGE)):
+            yield from page
+            after = beyond(after, page[-1].seq)
+
+    def _named(self, event: StoredEvent) -> set[bytes]:
+        facts = decode_facts(event.type, event.schema, event.facts)
+        return {bytes.fromhex(name) for name in getattr(facts, "artifacts", ())}

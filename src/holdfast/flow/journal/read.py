@@ -1,0 +1,135 @@
+"""Reading events: page by page to the end, without caps; and following them as they happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.journal.codec import decode_event
+from holdfast.errors import Corrupt, InvalidValue
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Event
+from holdfast.records.reports import Query
+
+PAGE = 256
+POLL_SECONDS = 0.1
+"""How often other processes' commits are looked for; those of this process are told at once."""
+
+
+def query_for(
+    acting: Acting,
+    stream: str | None,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    types: Sequence[str] = (),
+    backwards: bool = False,
+) -> Query:
+    """A checked query."""
+    check_cursor("after", after)
+    if until is not None:
+        check_cursor("until", until)
+    if not isinstance(types, str | list | tuple):
+        raise InvalidValue("types must be a list of event types.")
+    return Query(
+        tenant=acting.tenant,
+        stream=stream,
+        after=after,
+        until=until,
+        types=(types,) if isinstance(types, str) else tuple(types),
+        backwards=backwards,
+        limit=PAGE,
+    )
+
+
+def check_cursor(name: str, value: object) -> int:
+    """A place in a journal or stream."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise InvalidValue(f"{name} must be a cursor of 0 or more, not {value!r}.")
+    return value
+
+
+def page(ports: Ports, query: Query) -> list[Event]:
+    """One page, decoded."""
+    return [decode_event(stored) for stored in ports.journal.read(query)]
+
+
+def next_query(query: Query, events: list[Event]) -> Query | None:
+    """The query for the page after these events; None at the end."""
+    if len(events) < query.limit:
+        return None
+    last = events[-1].seq if query.stream is None else events[-1].version
+    return replace(query, until=last - 1) if query.backwards else replace(query, after=beyond(query.after, last))
+
+
+def beyond(after: Any, last: Any) -> Any:
+    """Where the next page begins. A page that leads back would be read for ever: only damage does that."""
+    if last <= after:
+        raise Corrupt(f"Pages go from {after!r} back to {last!r}: an index is damaged. Run `holdfast verify`.")
+    return last
+
+
+def events(ports: Ports, query: Query) -> Iterator[Event]:
+    """Every event that the query asks for. Each page is a read of its own, so nothing is held open."""
+    following: Query | None = query
+    while following is not None:
+        found = page(ports, following)
+        yield from found
+        following = next_query(following, found)
+
+
+class Following:
+    """A place in the journal that moves on as events happen."""
+
+    def __init__(self, ports: Ports, query: Query) -> None:
+        self._ports = ports
+        self._query = query
+        self._seen = -1
+
+    def ready(self) -> list[Event]:
+        """The next page of what has happened, or nothing."""
+        position = self._ports.journal.position()
+        if position == self._seen:
+            return []
+        found = page(self._ports, self._query)
+        if len(found) < self._query.limit:
+            # Everything up to this position was seen, whether or not it was asked for.
+            self._seen = position
+        if found:
+            last = found[-1].seq if self._query.stream is None else found[-1].version
+            self._query = replace(self._query, after=last)
+        return found
+
+
+def check_timeout(timeout: object) -> None:
+    """Seconds to wait, or None for ever."""
+    if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0):
+        raise InvalidValue(f"timeout must be seconds or None, not {timeout!r}.")
+
+
+def subscribe(ports: Ports, query: Query, *, timeout: float | None) -> Iterator[Event]:
+    """Events from a place onwards, as they are committed, also by other processes.
+
+    Ends when nothing has happened for `timeout` seconds; never, if that is None.
+    """
+    check_timeout(timeout)
+    following = Following(ports, query)
+    happened = threading.Event()
+    unwatch = ports.journal.watch(happened.set)
+    try:
+        last = ports.clock.monotonic()
+        while True:
+            happened.clear()
+            found = following.ready()
+            if found:
+                yield from found
+                last = ports.clock.monotonic()
+                continue
+            if timeout is not None and ports.clock.monotonic() - last >= timeout:
+                return
+            happened.wait(POLL_SECONDS)
+    finally:
+        unwatch()

@@ -1,0 +1,146 @@
+"""The redaction hook: what it takes out is never journaled, counted, hashed or named.
+
+It is given texts and returns texts; the structure around them, ids and places stay, so that calls and
+results still belong together. It must give the same answer for its own answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.msgspec_types import converted
+from holdfast.core.values import words
+from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
+from holdfast.ports import Ports
+from holdfast.records.events.envelope import Content
+from holdfast.records.messages import Message, Part, ToolCallRequest
+
+Redact = Callable[[str], str]
+_NAMES = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
+"""What a part is and where its body lies, rather than what it says."""
+
+
+def check_hook(redact: object) -> Redact | None:
+    """A function from text to text, or None."""
+    if redact is not None and not callable(redact):
+        raise InvalidValue(f"redact must be a function from text to text, not {type(redact).__name__}.")
+    return redact
+
+
+def text(redact: Redact, given: str) -> str:
+    """One text without what must not be kept."""
+    try:
+        found = redact(given)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise RedactionFailed(f"The redaction hook raised {words(error)}. Nothing was written; correct it.") from error
+    if not isinstance(found, str):
+        raise RedactionFailed(f"The redaction hook gave {type(found).__name__}, not text. Nothing was written.")
+    return found
+
+
+def value(redact: Redact, given: Any) -> Any:
+    """Every text inside plain data, also numbers and names of fields: a card's number is one, an address may be."""
+    if isinstance(given, str):
+        return text(redact, given)
+    if isinstance(given, list | tuple):
+        return [value(redact, item) for item in given]
+    if isinstance(given, dict):
+        return _fields(redact, given)
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        shown = repr(given)
+        found = text(redact, shown)
+        return given if found == shown else found
+    return given
+
+
+def _fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
+    """An object whose fields keep apart even if their names become the same."""
+    found: dict[str, Any] = {}
+    for name, item in given.items():
+        shown = text(redact, name) if isinstance(name, str) else name
+        wanted, number = shown, 2
+        while shown in found:
+            shown, number = f"{wanted} {number}", number + 1
+        found[shown] = value(redact, item)
+    return found
+
+
+def message(redact: Redact, given: Message) -> Message:
+    """A message, with its arguments, results and text files. What a provider must get back unaltered is left out."""
+    content: Any = given.content
+    if isinstance(content, str):
+        content = text(redact, content)
+    elif content is not None:
+        content = [found for part in content if (found := _part(redact, part)) is not None]
+    return replace(
+        given,
+        content=content,
+        tool_calls=tuple(_call(redact, call) for call in given.tool_calls),
+        tool_results=tuple(replace(result, result=_result(redact, result.result)) for result in given.tool_results),
+        name=None if given.name is None else text(redact, given.name),
+        metadata=value(redact, given.metadata),
+    )
+
+
+def _part(redact: Redact, part: Part) -> Part | None:
+    if part.get("type") in ("reasoning", "other"):
+        # A signed item cannot be changed, only kept or dropped: it is dropped if anything in it must go.
+        return part if value(redact, part.get("item")) == part.get("item") else None
+    found = {name: item if name in _NAMES else value(redact, item) for name, item in part.items()}
+    if isinstance(part.get("data"), bytes):
+        found["data"] = _body(redact, part["data"])
+    return found
+
+
+def _body(redact: Redact, data: bytes) -> bytes:
+    """A file that reads as text is text, whatever it is called."""
+    try:
+        shown = data.decode()
+    except UnicodeDecodeError:
+        return data
+    return data if "\0" in shown else text(redact, shown).encode()
+
+
+def _result(redact: Redact, result: Any) -> Any:
+    if isinstance(result, list) and all(isinstance(part, dict) and "type" in part for part in result):
+        return [found for part in result if (found := _part(redact, part)) is not None]
+    return value(redact, result)
+
+
+def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
+    """Arguments stay JSON: their texts are redacted one by one, and written anew only if one of them changed."""
+    repeated: list[str] = []
+
+    def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return dict(pairs)
+
+    try:
+        given = json.loads(call.arguments, object_pairs_hook=fields)
+    except ValueError:
+        return replace(call, arguments=text(redact, call.arguments))
+    found = value(redact, given)
+    # A name that comes twice hides what it said first: only what was looked at is kept.
+    if found == given and not repeated:
+        return call
+    return replace(call, arguments=json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+
+
+def clean(ports: Ports, given: Any) -> Any:
+    """Content as it will be stored, for who compares it with what is."""
+    return given if ports.redact is None or given is None else content(ports.redact, given)
+
+
+def content(redact: Redact, given: Content) -> Content:
+    """Any event's content."""
+    plain = msgspec.to_builtins(given)
+    found = {name: value(redact, item) for name, item in plain.items()}
+    return given if found == plain else converted(found, type(given))

@@ -1,0 +1,151 @@
+"""Telling telemetry of packs and calls. Whatever goes wrong there stays there: nothing that is told of ever fails.
+
+Telemetry is somebody else's code: a tracer, its processors, its exporter. An exception of theirs becomes a warning, and
+a warning that is made an error is dropped.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.core.telemetry import (
+    PACK_SPAN,
+    answer_attributes,
+    call_attributes,
+    error_type,
+    pack_attributes,
+    tool_attributes,
+)
+from holdfast.ports import Ports, Telemetry
+from holdfast.records.packs import Packed
+from holdfast.records.usage import Usage
+
+
+@contextmanager
+def packing(ports: Ports) -> Iterator[Callable[[Packed], None]]:
+    """A span around the making of a pack; what it gives is to be told the pack."""
+    if ports.telemetry is None:
+        yield _unheard
+        return
+    with SafeSpan(ports.telemetry, PACK_SPAN, {}) as span:
+        yield lambda packed: span.tell(lambda: pack_attributes(packed))
+
+
+def told(ports: Ports, name: str, attributes: Mapping[str, Any]) -> None:
+    """A span for something that is over already."""
+    if ports.telemetry is not None:
+        with SafeSpan(ports.telemetry, name, attributes):
+            pass
+
+
+def call_begun(
+    ports: Ports,
+    call: str,
+    *,
+    frame: str | None = None,
+    model: str | None = None,
+    conversation: str | None = None,
+    packed: Packed | None = None,
+) -> None:
+    """A model is about to be called; to be told once for each call, after it was journaled."""
+    if ports.telemetry is None:
+        return
+    try:
+        provider = None if ports.models is None or model is None else ports.models.info(model).provider
+        attributes = call_attributes(
+            call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
+        )
+        ports.telemetry.begin_call(call, attributes)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _warn(error)
+
+
+def call_ended(
+    ports: Ports, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
+) -> None:
+    """A model has answered, or failed with an error of this kind."""
+    if ports.telemetry is None:
+        return
+    try:
+        attributes = answer_attributes(usage or Usage(), finish)
+        ports.telemetry.end_call(call, attributes, None if error is None else error_type(error))
+    except Exception as failed:  # noqa: BLE001  it is not our code
+        _warn(failed)
+
+
+def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
+    """A tool is about to be called, for the first time or again."""
+    if ports.telemetry is None:
+        return
+    try:
+        attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
+        ports.telemetry.begin_call(call, attributes)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _warn(error)
+
+
+def tool_ended(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
+    """A tool gave something, failed, or was given up."""
+    if ports.telemetry is None:
+        return
+    try:
+        ports.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
+    except Exception as error:  # noqa: BLE001  it is not our code
+        _warn(error)
+
+
+class SafeSpan:
+    """A span that fails alone: what is done inside goes on, and raises what it raises."""
+
+    __slots__ = ("_add", "_attributes", "_name", "_span", "_telemetry")
+
+    def __init__(self, telemetry: Telemetry, name: str, attributes: Mapping[str, Any]) -> None:
+        self._telemetry, self._name, self._attributes = telemetry, name, attributes
+        self._span: AbstractContextManager[Callable[[str, Any], None]] | None = None
+        self._add: Callable[[str, Any], None] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            span = self._telemetry.span(self._name, self._attributes)
+            self._add = span.__enter__()
+            self._span = span
+        except Exception as error:  # noqa: BLE001  it is not our code
+            _warn(error)
+        return self
+
+    def tell(self, attributes: Callable[[], Mapping[str, Any]]) -> None:
+        """Add attributes to it."""
+        if self._span is None or self._add is None:
+            return
+        try:
+            for name, value in attributes().items():
+                self._add(name, value)
+        except Exception as error:  # noqa: BLE001  it is not our code
+            _warn(error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._span is None:
+            return
+        try:
+            self._span.__exit__(kind, raised, where)
+        except Exception as error:  # noqa: BLE001  it is not our code
+            if error is not raised:
+                _warn(error)
+
+
+def _unheard(packed: Packed) -> None:
+    """Nobody listens."""
+
+
+def _warn(error: Exception) -> None:
+    try:
+        # Only what kind of error: its words may hold what was said.
+        warnings.warn(f"Telemetry failed: {type(error).__name__}.", RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        pass  # Whoever makes errors of warnings still gets the pack.

@@ -1,0 +1,185 @@
+"""Whole journals out and in: plain JSON lines that any program can read, and exact copies up to a cursor.
+
+A line is an object with a `kind`: `journal` first, then `subject`, `artifact` and `event`
+lines. Bytes are base64. Facts and content are strings that hold the canonical bytes exactly
+as they are hashed, so that the chain can be verified after any number of copies.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.core.journal.chain import genesis, link
+from holdfast.core.journal.codec import check_plain, decode_facts
+from holdfast.core.msgspec_types import converted
+from holdfast.errors import Corrupt, HoldfastError, InvalidValue, Refused
+from holdfast.flow.journal.read import beyond
+from holdfast.ports import Ports
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.ids import check_id
+from holdfast.records.reports import Progress, Query, Subject
+from holdfast.records.scope import parse_scope
+from holdfast.version import __version__
+
+FORMAT = 1
+PAGE = 512
+Item = tuple[str, StoredEvent | Subject | Artifact]
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_BYTES = ("id", "causation", "correlation", "salt", "mac", "hash")
+_TEXT = ("facts", "content")
+
+
+def items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[Item]:
+    """Everything a journal holds, as exact copies: subjects, artifacts, then events in order of their cursor."""
+    with ports.journal.snapshot():
+        yield from _items(ports, until, progress)
+
+
+def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterator[Item]:
+    for tenant in ports.journal.tenants():
+        for subject in ports.journal.subjects(tenant):
+            yield tenant, subject
+    wanted = None if until is None else _referred(ports, until)
+    for tenant, artifact in ports.journal.artifacts():
+        if wanted is None or (tenant, artifact.name.hex()) in wanted:
+            yield tenant, artifact
+    last = ports.journal.position()
+    until = last if until is None else min(until, last)
+    cursors = {tenant: _events(ports, tenant, until) for tenant in ports.journal.tenants()}
+    heads = {tenant: next(cursor, None) for tenant, cursor in cursors.items()}
+    while any(heads.values()):
+        # Tenants are read apart, so that no query ever spans them, and merged by cursor.
+        tenant, event = min(((t, e) for t, e in heads.items() if e is not None), key=lambda pair: pair[1].seq)
+        yield tenant, event
+        heads[tenant] = next(cursors[tenant], None)
+        if progress is not None and event.seq % PAGE == 0:
+            progress(event.seq, until)
+
+
+def _events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
+    after = 0
+    while found := ports.journal.read(Query(tenant=tenant, after=after, until=until, limit=PAGE)):
+        yield from found
+        after = beyond(after, found[-1].seq)
+
+
+def _referred(ports: Ports, until: int) -> set[tuple[str, str]]:
+    """The artifacts that events up to a cursor refer to."""
+    return {
+        (tenant, name)
+        for tenant in ports.journal.tenants()
+        for event in _events(ports, tenant, until)
+        for name in getattr(decode_facts(event.type, event.schema, event.facts), "artifacts", ())
+    }
+
+
+def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
+    """The same items, as long as every event continues its stream's chain; refuses the first that does not."""
+    ends: dict[tuple[str, str], tuple[int, bytes]] = {}
+    for tenant, item in copies:
+        if isinstance(item, StoredEvent):
+            place = (tenant, item.stream)
+            version, previous = ends.get(place) or (0, genesis(tenant, item.stream))
+            if item.version != version + 1 or link(previous, item) != item.hash:
+                raise Refused(
+                    f"Event {item.seq} ({item.stream} version {item.version}) is not what was written: "
+                    "this copy was changed or is incomplete. Nothing was imported."
+                )
+            ends[place] = (item.version, item.hash)
+        yield tenant, item
+
+
+def export_lines(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
+    """A journal as JSON lines, without their line ends."""
+    header = {"kind": "journal", "format": FORMAT, "holdfast": __version__, "secret": _b64(ports.journal.secret)}
+    yield _ENCODER.encode(header)
+    for tenant, item in items(ports, until, progress):
+        yield _ENCODER.encode(_line(tenant, item))
+
+
+def _line(tenant: str, item: StoredEvent | Subject | Artifact) -> dict[str, Any]:
+    if isinstance(item, Subject):
+        return {"kind": "subject", "tenant": tenant, "id": item.id, "name": item.name}
+    if isinstance(item, Artifact):
+        line = {"kind": "artifact", "tenant": tenant, "name": item.name.hex(), "size": item.size, "at": item.at}
+        return {**line, "erased": item.erased, "body": _b64(item.body)}
+    fields = {name: getattr(item, name) for name in item.__struct_fields__}
+    for name in _BYTES:
+        fields[name] = _b64(fields[name])
+    try:
+        for name in _TEXT:
+            fields[name] = None if fields[name] is None else fields[name].decode()
+    except UnicodeDecodeError:
+        raise Corrupt(f"Event {item.seq} holds bytes that are not text. Run `holdfast verify`.") from None
+    return {"kind": "event", **fields}
+
+
+def parse_lines(lines: Iterable[bytes]) -> tuple[bytes, Iterator[Item]]:
+    """The secret and the items of an export; refuses what is not one, and says where."""
+    numbered = enumerate(lines, 1)
+    first = next(numbered, None)
+    header = {} if first is None else _object(*first)
+    if header.get("kind") != "journal":
+        raise Refused("This is not a journal's export: its first line must have the kind 'journal'.")
+    if header.get("format") != FORMAT:
+        raise Refused(
+            f"This export has format {header.get('format')!r}; this release reads {FORMAT}. Upgrade holdfast."
+        )
+    return _unb64(header.get("secret"), 1), (
+        _item(_object(number, line), number) for number, line in numbered if line.strip()
+    )
+
+
+def _object(number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValue(f"Line {number} is not JSON ({error}). Nothing was imported.") from None
+    if not isinstance(found, dict):
+        raise InvalidValue(f"Line {number} is not a JSON object. Nothing was imported.")
+    return found
+
+
+def _item(line: dict[str, Any], number: int) -> Item:
+    kind = line.pop("kind", None)
+    shape = _SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        raise InvalidValue(f"Line {number} has the unknown kind {kind!r:.40}. Nothing was imported.")
+    try:
+        check_plain(line)
+        for field in _BYTES:
+            if line.get(field) is not None and kind == "event":
+                line[field] = _unb64(line[field], number)
+        if kind == "artifact":
+            line["name"] = bytes.fromhex(line["name"])
+            line["body"] = None if line["body"] is None else _unb64(line["body"], number)
+        if kind == "event":
+            line.update({field: None if line[field] is None else line[field].encode() for field in _TEXT})
+        tenant = check_id(line["tenant"] if kind == "event" else line.pop("tenant"), "tenant")
+        # Bytes are decoded above: msgspec must not take them for base64 text a second time.
+        item: StoredEvent | Subject | Artifact = converted(line, shape, builtin_types=(bytes,))
+    except (AttributeError, HoldfastError, KeyError, TypeError, ValueError) as error:
+        raise InvalidValue(f"Line {number} cannot be read ({error!s:.200}). Nothing was imported.") from None
+    if isinstance(item, StoredEvent):
+        parse_scope(item.stream)
+    return tenant, item
+
+
+_SHAPES: dict[str, Any] = {"event": StoredEvent, "subject": Subject, "artifact": Artifact}
+
+
+def _b64(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode("ascii")
+
+
+def _unb64(text: Any, number: int) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise InvalidValue(f"Line {number} holds bytes that are not base64. Nothing was imported.") from None

@@ -1,0 +1,247 @@
+"""Briefs: set for a scope and a role, looked up field by field, and loaded again from where each piece came from.
+
+A brief is an entry of `hf.state` under a reserved key, so it is versioned, searched for by nobody who has none, and
+erased with everything else. What a session was given as `system` and `tools` counts as its main brief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core.entries import RESERVED
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.msgspec_types import decoder
+from holdfast.core.packs.briefs import INPUTS, Piece, Rendered, chosen, erased_fields, fields_of, rendered, stored_brief
+from holdfast.core.packs.fences import lowest, marks
+from holdfast.errors import Corrupt, InvalidValue
+from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.journal import artifacts
+from holdfast.flow.packs.visibility import is_thread, place_of, scopes_of
+from holdfast.flow.state import write
+from holdfast.flow.state.journal_store import unreserved
+from holdfast.ports import Acting, Ports
+from holdfast.records.entries import EntryPage
+from holdfast.records.events.envelope import ERASED, Event, StoredEvent
+from holdfast.records.ids import check_id
+from holdfast.records.messages import ToolDef
+from holdfast.records.packs import MAIN_ROLE, BriefContext, Origin
+from holdfast.records.recovery import FrameInfo
+from holdfast.records.scope import Address, Scope, parse_scope
+from holdfast.records.sessions import SessionState
+
+PREFIX: Final = f"{RESERVED}brief/"
+"""Reserved among the keys of every scope: nobody writes there by other means."""
+
+
+class Brief(Rendered, frozen=True, kw_only=True):
+    """A brief as it is shown, with where each piece of it came from and which of them are gone."""
+
+    origins: tuple[Origin, ...]
+    erased: tuple[str, ...]
+    """Fields whose content was erased since they were first shown."""
+
+
+# setting
+
+
+def set_brief(
+    ports: Ports,
+    acting: Acting,
+    scope: Address,
+    role: str,
+    *,
+    system_prompt: str | None = None,
+    invariants: Sequence[str] | None = None,
+    working_context: Any = None,
+    tools: Sequence[Any] | None = None,
+    key: str | None = None,
+) -> None:
+    """The brief of a role in a scope, in place of the one that it had; with nothing given, it has none any more."""
+    where, name = Scope.of(scope), entry_key(role)
+    if is_thread(where):
+        raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
+    value = stored_brief(
+        system_prompt=system_prompt, invariants=invariants, working_context=working_context, tools=tools
+    )
+    if value:
+        write.write(unreserved(ports, acting), where, name, write.Write(value=value, once=key))
+    else:
+        write.delete(unreserved(ports, acting), where, name, once=key)
+
+
+def entry_key(role: object) -> str:
+    """The key under which the brief of a role is kept."""
+    return PREFIX + check_id(role, "role")
+
+
+# looking up
+
+
+def context_of(ports: Ports, acting: Acting, scope: Address, role: str) -> BriefContext:
+    """The brief that holds in a scope, as far as it was said by those who may instruct a model."""
+    stream = Scope.of(scope).text
+    session = parse_scope(stream).get("session")
+    own = None if session is None else Scope.session(session).text
+    return brief(ports, acting, session=own, scopes=scopes_of(stream), role=role).context
+
+
+def brief(
+    ports: Ports,
+    acting: Acting,
+    *,
+    session: str | None,
+    scopes: Sequence[str],
+    role: str = MAIN_ROLE,
+    frame: FrameInfo | None = None,
+) -> Brief:
+    """What a model in this role is told first. `session` and `scopes` are streams, `scopes` nearest first.
+
+    Every field comes from the nearest scope that says it for the role, else from the nearest that says it for main.
+    """
+    roles = tuple(dict.fromkeys((check_id(role, "role"), MAIN_ROLE)))
+    state = None if session is None else current(ports, acting, session)
+    there = [scope for scope in scopes if scope != session or state is None or state.version]
+    entries = {scope: _entries(ports, acting, scope, roles) for scope in there}
+    found: list[Piece] = []
+    for one in roles:
+        for scope in there:
+            found += [entries[scope][one]] if one in entries[scope] else []
+            if scope == session and one == MAIN_ROLE and state is not None and state.session is not None:
+                found += _settings(ports, acting, scope, state.session)
+    given = None if frame is None else _inputs(ports, acting, frame)
+    return _made(ports, acting, [*map(_cut, chosen(found)), *([] if given is None else [given])])
+
+
+def are_set(ports: Ports, acting: Acting, scope: str) -> bool:
+    """Whether a scope has a brief for any role."""
+    return bool(
+        ports.journal.entries(acting.tenant, scope, EntryPage(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
+    )
+
+
+def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
+    def mark(id: str) -> str:
+        # The secret is read from the journal: only where there is something to put into a fence.
+        return marks(ports.journal.secret, acting.tenant)(id)
+
+    shown = rendered(pieces, mark)
+    return Brief(
+        context=shown.context,
+        system=shown.system,
+        tools=shown.tools,
+        notes=shown.notes,
+        origins=tuple(piece.origin for piece in pieces),
+        erased=tuple(name for piece in pieces if piece.erased for name in piece.fields),
+    )
+
+
+def _cut(piece: Piece) -> Piece:
+    """An entry says more than is taken from it: what is taken is noted, since once it is erased nobody could tell."""
+    if piece.origin.part != "entry":
+        return piece
+    return replace(piece, origin=replace(piece.origin, cut=",".join(sorted(piece.fields))))
+
+
+def _entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, Piece]:
+    """The briefs of some roles in a scope: one read where there are none."""
+    if len(roles) > 1 and not are_set(ports, acting, scope):
+        return {}
+    found, now = {}, ports.clock.now_ms()
+    for role in roles:
+        event = ports.journal.entry(acting.tenant, scope, PREFIX + role)
+        if event is not None and (piece := _entry(event, now)) is not None:
+            found[role] = piece
+    return found
+
+
+def _entry(stored: StoredEvent, now: int) -> Piece | None:
+    event = decode_event(stored)
+    if event.facts.expires_at is not None and event.facts.expires_at <= now:
+        return None
+    origin = Origin(kind="brief", part="entry", stream=event.stream, first=event.version, entry=event.facts.key)
+    return Piece(origin=origin, trust=event.trust, fields=fields_of(event.content.value))
+
+
+def _settings(ports: Ports, acting: Acting, session: str, known: SessionState) -> list[Piece]:
+    """The system prompt and the tools that a session was given, as far as they are not erased."""
+    found = []
+    if known.system is not None:
+        found.append(_prompt(ports, acting, Origin(kind="brief", part="system", stream=session, first=known.system)))
+    if known.tools is not None:
+        found.append(_tools(ports, acting, Origin(kind="brief", part="tools", stream=session, artifact=known.tools)))
+    return [piece for piece in found if not piece.erased]
+
+
+def _inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> Piece | None:
+    """What a frame was given, by the event that says so; nothing if there is nothing to show."""
+    if frame.inputs is None or frame.inputs is ERASED:
+        return None
+    place = place_of(ports, acting, frame.id)
+    piece = _given(ports, acting, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
+    return None if piece.erased or piece.fields[INPUTS] is None else piece
+
+
+# loading again
+
+
+def reload(ports: Ports, acting: Acting, origins: Sequence[Origin]) -> Brief:
+    """The brief that was made from these pieces, whatever was set since; what was erased says so."""
+    return _made(ports, acting, [_loaded(ports, acting, origin) for origin in origins])
+
+
+def _loaded(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+    match origin.part:
+        case "entry":
+            return _taken(ports, acting, origin)
+        case "system":
+            return _prompt(ports, acting, origin)
+        case "tools":
+            return _tools(ports, acting, origin)
+        case "inputs":
+            return _given(ports, acting, origin)
+    raise Corrupt(f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged.")
+
+
+def _event(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
+    if origin.stream is None or origin.first is None:
+        return None
+    return event_at(ports, acting, origin.stream, origin.first)
+
+
+def _taken(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+    names = (origin.cut or "").split(",")
+    event = _event(ports, acting, origin)
+    value = field(event, "value")
+    said = {name: item for name, item in fields_of(value).items() if name in names}
+    return _piece(origin, event, said, names)
+
+
+def _prompt(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+    event = _event(ports, acting, origin)
+    text = field(event, "system")
+    return _piece(origin, event, {"system_prompt": text} if isinstance(text, str) else {}, ["system_prompt"])
+
+
+def _given(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+    event = _event(ports, acting, origin)
+    content = None if event is None else event.content
+    said = {} if content is None or content is ERASED else {INPUTS: field(event, INPUTS)}
+    piece = _piece(origin, event, said, [INPUTS])
+    # Whoever pushed it, what is in it may come from anywhere.
+    return replace(piece, trust=lowest(piece.trust, "user"))
+
+
+def _piece(origin: Origin, event: Event | None, said: dict[str, Any], names: Sequence[str]) -> Piece:
+    trust = "external" if event is None else event.trust
+    gone = not said
+    return Piece(origin=origin, trust=trust, fields=erased_fields(names) if gone else said, erased=gone)
+
+
+def _tools(ports: Ports, acting: Acting, origin: Origin) -> Piece:
+    body = artifacts.read(ports, acting, str(origin.artifact))
+    tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
+    fields = erased_fields(["tools"]) if tools is None else {"tools": tools}
+    return Piece(origin=origin, trust="system", fields=fields, erased=tools is None)

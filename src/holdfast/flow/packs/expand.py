@@ -1,0 +1,274 @@
+"""Reading on where a pack stopped: what a name stands for, whole, as far as the line or the frame may see it.
+
+A line sees what is said in it and what it shares with others, as it stands now: what was retracted or reset is not
+there any more. A frame sees its own line, the evidence that is attached to it, and what its last packs showed it of
+the evidence above it. Whatever else exists, whoever's id a model made up: it is not found. Messages are read a page at
+a time, as they are asked for.
+
+Which messages are nothing but an agent's looking for something: calls of some tools, or what those gave.
+
+Found again, they would say what was asked for and not what is known: what a tool found is said elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.packs.event_text import capped, message_text
+from holdfast.core.packs.fences import lowest
+from holdfast.core.packs.handles import Name, handle_of, parse_handle, stretch_handle
+from holdfast.core.packs.history_tools import Piece
+from holdfast.core.search.documents import told
+from holdfast.core.search.words import snippet, terms
+from holdfast.core.sessions.message_events import ERASED_TEXT, message_content_of
+from holdfast.errors import MessageNotFound, NotFound, SessionNotFound
+from holdfast.flow.compaction.summaries import covers, standing
+from holdfast.flow.frames.read import event_at, frame_info, handle_info
+from holdfast.flow.packs.handles import reload, resolve
+from holdfast.flow.packs.manifest import LOOK_BACK, journaled
+from holdfast.flow.packs.rebuild import origin_of
+from holdfast.flow.packs.visibility import find_handle
+from holdfast.flow.sessions.read import APPENDED, bodies, line_of, place_of, segments, span_of
+from holdfast.flow.state.search import search_line
+from holdfast.ports import Acting, Ports
+from holdfast.records.entries import SearchResult
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.events.sessions import MessageAppended, MessageContent, Segment, Stretch
+from holdfast.records.ids import ULID_CHARS
+from holdfast.records.messages import Message, Part
+
+MOST_CHARS: Final = 1_000_000
+NOTHING_SAID: Final = "(no words)"
+
+
+class Expanded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a name stands for. `trust` is the lowest of what it consists of."""
+
+    id: str
+    text: str
+    trust: str
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, piece by piece, each read when it is asked for."""
+
+    id: str
+    pieces: Iterator[Piece]
+
+
+class Mention(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a search found, with the name to read it by."""
+
+    name: str
+    who: str
+    trust: str
+    snippet: str
+
+
+def expand(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Expanded:
+    """All that a name stands for, as one text of bounded size; NotFound if nothing here has that name."""
+    reading = read(ports, acting, line, handle, frame=frame)
+    first, trust, size = next(reading.pieces), "system", 0
+    following = next(reading.pieces, None)
+    if following is None:
+        return Expanded(id=reading.id, text=first.text, trust=first.trust)
+    texts: list[str] = []
+    for piece in chain([first, following], reading.pieces):
+        trust = lowest(trust, piece.trust)
+        texts.append(f"{piece.name}, {piece.who}:\n{piece.text}")
+        size += len(texts[-1])
+        if size > MOST_CHARS:
+            break
+    return Expanded(id=reading.id, text=capped("\n\n".join(texts)), trust=trust)
+
+
+def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Reading:
+    """What a name stands for; there is at least one piece. The words of a line come before evidence."""
+    name = parse_handle(handle)
+    pieces: Iterator[Piece] = iter(())
+    first = None
+    try:
+        pieces = _of_line(ports, acting, line, name)
+        first = next(pieces, None)
+    except SessionNotFound:
+        if frame is None:
+            raise  # In a frame it means that nothing was said there yet.
+    if first is None and frame is not None:
+        names = (handle.strip(), name.id or str(name))
+        first = _evidence(ports, acting, frame, names) or _from_above(ports, acting, line, frame, names)
+    if first is None:
+        where = "conversation" if frame is None else "work"
+        raise NotFound(f"Nothing in this {where} is called {str(name)!r:.80}.")
+    return Reading(id=str(name), pieces=chain([first], pieces))
+
+
+def _of_line(ports: Ports, acting: Acting, line: str, name: Name) -> Iterator[Piece]:
+    if name.kind == "id":
+        return _by_id(ports, acting, line, name.id)
+    if name.kind == "summary":
+        event = event_at(ports, acting, line, name.first)
+        own = segments(line, line_of(ports, acting, line))[0]
+        if event is None or event.type != "summary.made" or event.version <= own.after:
+            return iter(())
+        return _stretches(ports, acting, line, covers(event.facts, line))
+    return _stretches(ports, acting, line, (Stretch(line, name.first, name.last),))
+
+
+def _stretches(ports: Ports, acting: Acting, line: str, wanted: tuple[Stretch, ...]) -> Iterator[Piece]:
+    """What stands in a line of some stretches, oldest first."""
+    known = segments(line, line_of(ports, acting, line))
+    for stretch in wanted:
+        for part in reversed(known):
+            if part.stream == stretch.stream:
+                first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
+                for message in span_of(ports, acting, Segment(part.stream, first, last, part.at)):
+                    own = part.stream == line and stretch is wanted[-1]
+                    yield _piece(message, line, stretch_handle(message.version, last) if own else None)
+
+
+def _by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[Piece]:
+    """A message by its id, or what a summary stands for."""
+    if len(id) != ULID_CHARS:
+        return iter(())
+    try:
+        found = place_of(ports, acting, line, id.upper())
+    except MessageNotFound:
+        summary = next((one for one in standing(ports, acting, line) if one.id == id.upper()), None)
+        return iter(()) if summary is None else _stretches(ports, acting, line, summary.covers)
+    (message,) = bodies(ports, acting, [found])
+    return iter([_piece(message, line, None)])
+
+
+def _piece(message: Message, line: str, onwards: str | None) -> Piece:
+    return Piece(
+        name=handle_of(message, line), who=_who(message), text=_words(message), trust=message.trust, onwards=onwards
+    )
+
+
+def _who(message: Message) -> str:
+    """Whose words they are, and of which day."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(message.timestamp / 1000))
+    return f"{'tool result' if message.role == 'tool' else message.role}, {day}"
+
+
+def _words(message: Message) -> str:
+    """Everything that a message says: its text, calls and results; images and files by their kind."""
+    said = [message_text(message)]
+    if message.text or message.tool_results:
+        said += [f"{call.name}({call.arguments})" for call in message.tool_calls]
+    for part in message.content if isinstance(message.content, list) else ():
+        if part.get("type") in ("image", "file"):
+            said.append(f"[{' '.join(str(word) for word in (part['type'], part.get('name')) if word)}]")
+    text = capped("\n".join(piece for piece in said if piece)) or NOTHING_SAID
+    return text if message.name is None else f"{message.name}: {text}"
+
+
+def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> Piece | None:
+    """What one of the handles that are attached to a frame, or that it inherited, leads to."""
+    info = frame_info(ports, acting, frame)
+    handle = next((one for one in info.handles if one.id in names and one.removed is None), None)
+    if handle is None:
+        return None
+    found = resolve(ports, acting, info.scope, handle_info(ports, acting, info.scope, handle))
+    who = f"evidence, {handle.kind}"
+    return Piece(name=handle.id, who=who, text=found.text or NOTHING_SAID, trust=found.trust)
+
+
+def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> Piece | None:
+    """An ancestor's evidence, whole, as the frame's last packs showed it; not once it is detached or replaced."""
+    for event in islice(journaled(ports, acting, line), LOOK_BACK):
+        for piece in event.facts.manifest if event.facts.frame == frame else ():
+            if piece.kind != "evidence" or piece.handle not in names:
+                continue
+            held = find_handle(ports, acting, frame, piece.handle)
+            if held is None or (held[1], held[0].version) != (piece.handle_stream, piece.handle_version):
+                return None
+            text = reload(ports, acting, origin_of(piece))
+            shown = (text or NOTHING_SAID) if isinstance(text, str) else ERASED_TEXT
+            return Piece(name=piece.handle, who=f"evidence, {piece.part}", text=shown, trust=piece.trust or "external")
+    return None
+
+
+def mentions(
+    ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
+) -> list[Mention]:
+    """Messages of a line that match, best first, each with some of its words.
+
+    What the tools in `own` were asked for and what they gave is left out: it is said elsewhere.
+    """
+    looking = Looking(ports, acting, own)
+    found = search_line(ports, acting, line, query, limit, counts=lambda event: not looking.is_all_of(event))
+    return [
+        Mention(
+            name=handle_of(result.value, line),
+            who=_who(result.value),
+            trust=result.value.trust,
+            snippet=_excerpt(result, query, own),
+        )
+        for result in found
+    ]
+
+
+def _excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
+    """The words of a message that fit best. One that says nothing is told by its calls, those of some tools aside."""
+    message: Message = result.value
+    excerpt = result.snippet
+    if not told(message).strip():
+        others = tuple(call for call in message.tool_calls if call.name not in own)
+        excerpt = snippet(_words(replace(message, tool_calls=others)), terms(query))
+    return " ".join(excerpt.split()) or NOTHING_SAID
+
+
+_UNSAID = frozenset({"call", "reasoning"})
+"""Parts that are not words: where a call stood among them, and what a provider wants back."""
+
+
+class Looking:
+    """What some tools were asked for and gave. Each round of a line is read once."""
+
+    def __init__(self, ports: Ports, acting: Acting, names: frozenset[str]) -> None:
+        self._ports, self._acting, self._names = ports, acting, names
+        self._rounds: dict[tuple[str, int], frozenset[str]] = {}
+
+    def is_all_of(self, event: StoredEvent) -> bool:
+        """Whether a message holds nothing else."""
+        if not self._names or event.type not in APPENDED:
+            return False
+        facts: MessageAppended = decode_facts(event.type, event.schema, event.facts)
+        if facts.answers:
+            theirs = self._calls(event.stream, event.version if facts.round is None else facts.round)
+            return theirs.issuperset(facts.answers)
+        return bool(facts.calls) and self._asks_only(message_content_of(event))
+
+    def _asks_only(self, content: Any) -> bool:
+        if not isinstance(content, MessageContent) or (content.text or "").strip():
+            return False
+        if any(part.get("type") not in _UNSAID and not _is_blank(part) for part in content.parts or ()):
+            return False
+        return all(call.get("name") in self._names for call in content.tool_calls or ())
+
+    def _calls(self, stream: str, version: int) -> frozenset[str]:
+        """The ids of their calls in the message that a round begins with."""
+        place = (stream, version)
+        if place not in self._rounds:
+            self._rounds[place] = self._read(stream, version)
+        return self._rounds[place]
+
+    def _read(self, stream: str, version: int) -> frozenset[str]:
+        event = event_at(self._ports, self._acting, stream, version)
+        if event is None or event.type not in APPENDED or not isinstance(event.content, MessageContent):
+            return frozenset()
+        pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
+        return frozenset(id for (id, _), call in pairs if call.get("name") in self._names)
+
+
+def _is_blank(part: Part) -> bool:
+    text = part.get("text")
+    return isinstance(text, str) and not text.strip()

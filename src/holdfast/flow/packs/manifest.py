@@ -1,0 +1,247 @@
+"""Packs in the journal: written when a model is about to be called, with where each piece came from.
+
+A pack belongs to the line that it shows, and each names the one before it, so the last ones are found at once. Its id
+is that of its event, and a call's id is that of its request: both are found by point reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.core.frames import calls
+from holdfast.core.frames.stack import with_clocks
+from holdfast.core.journal.codec import encode
+from holdfast.core.packs.manifest import RENDERER, pieces
+from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
+from holdfast.flow.frames.lifecycle import check_live, like
+from holdfast.flow.frames.read import current, event_at, raw_id, stream_of
+from holdfast.flow.journal import artifacts, telemetry
+from holdfast.flow.journal.append import Changed, States, change
+from holdfast.flow.journal.redact import clean
+from holdfast.flow.packs import visibility
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.calls import CallContent, ContextPacked, LeftOut, PackedPiece
+from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.sessions import ThreadOpened, TokensCounted
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.packs import Packed, WindowKey
+from holdfast.records.reports import Query
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.settings import Settings
+
+PACKED = "context.packed"
+LOOK_BACK = 16
+"""Packs that are looked at for the last one of a kind."""
+
+Follows = Mapping[tuple[str, int], tuple[str, int]]
+
+
+class SaidMeanwhile(Conflict):
+    """A pack lacks what was said since it was made."""
+
+
+def last_of(
+    ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
+) -> ContextPacked | None:
+    """The last journaled pack of a line that had this role, layout, tokenizer and budget."""
+    for number, event in enumerate(journaled(ports, acting, line, state, newest)):
+        facts: ContextPacked = event.facts
+        if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
+            window.role,
+            window.layout,
+            window.tokenizer,
+            window.budget,
+        ):
+            return facts
+        if number == LOOK_BACK:
+            break
+    return None
+
+
+def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
+    """Whether anything was erased after the journal stood at a cursor."""
+    newest = Query(tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1)
+    return any(event.seq > cursor for event in ports.journal.read(newest))
+
+
+def journaled(
+    ports: Ports, acting: Acting, line: str, state: StreamState | None = None, newest: Event | None = None
+) -> Iterator[Event]:
+    """The packs of a line, newest first, each read when it is asked for; the newest may be at hand already."""
+    known = current(ports, acting, line) if state is None else state
+    at = 0 if known.line is None else known.line.packed
+    while at:
+        event = newest if newest is not None and newest.version == at else event_at(ports, acting, line, at)
+        if event is None or event.type != PACKED:
+            return
+        yield event
+        at = event.facts.before
+
+
+def begin(
+    ports: Ports,
+    acting: Acting,
+    packed: Packed,
+    digest: str,
+    *,
+    frame: str | None,
+    model: str | None = None,
+    if_interrupted: str = "retry",
+    request: Any = None,
+    key: str | None = None,
+    newest: int | None = None,
+) -> str:
+    """Journal a pack and that a model is called with it; gives the call's id.
+
+    `digest` names what is shown, and `newest` is the last message then.
+    """
+    _check(ports, acting, packed, frame)
+    pack_id = ulid_text(ports.ids.ulid())
+    call = pack_id if frame is None else ulid_text(ports.ids.ulid())
+    facts = _facts(ports, packed, digest, pack_id, call, frame)
+    content = None if request is None else clean(ports, CallContent(arguments=request))
+    line = packed.metadata.scope
+    actor = line if frame is None else stream_of(ports, acting, frame)
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        shown = _shown(states[line], facts, packed, newest)
+        if frame is None:
+            return {line: shown}
+        check_live(ports, acting, states[actor], frame)
+        now = ports.clock.now_ms()
+        asked = calls.begin_model(
+            states[actor],
+            frame,
+            call,
+            model=model or packed.model,
+            if_interrupted=if_interrupted,
+            content=content,
+            now=now,
+            pack=pack_id,
+            context_hash=facts.digest,
+        )
+        return {actor: with_clocks(states[actor], asked, now), line: shown}
+
+    placed = [artifacts.prepare(ports, acting, body) for name, body in packed.pins if name in facts.artifacts]
+    streams = (actor,) if actor == line else (actor, line)
+    same = _same(frame, facts, model or packed.model, if_interrupted, content)
+    try:
+        changed = change(ports, acting, streams, decide, key=key, same=same, artifacts=placed)
+    except (Refused, Conflict):
+        artifacts.withdraw(ports, acting, placed)
+        raise
+    if changed.repeated:
+        artifacts.withdraw(ports, acting, placed)
+    made = _call_of(changed, frame)
+    if made == call and frame is not None:  # A call outside of frames has no end that is journaled.
+        telemetry.call_begun(ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed)
+    return made
+
+
+def _call_of(changed: Changed, frame: str | None) -> str:
+    made: str = changed.last("context.packed" if frame is None else "model.requested").call
+    return made
+
+
+def _same(
+    frame: str | None, facts: ContextPacked, model: str | None, if_interrupted: str, content: CallContent | None
+) -> Any:
+    if frame is None:
+        return like("context.packed", digest=facts.digest)
+    # Not by what was shown: who begins again after a crash goes on with the same call, whatever was said meanwhile.
+    return like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
+
+
+def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> None:
+    """Refuse a pack of the past, and one that is not of what this call is for."""
+    if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
+        raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
+    made_for, line = packed.metadata.frame_id, packed.metadata.scope
+    if frame is None:
+        if made_for is not None:
+            raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
+        return
+    raw_id(frame)
+    within = parse_scope(stream_of(ports, acting, frame)).get("session")
+    # A frame of no session may well work for one; one that is within a session works for that.
+    session_s = made_for is None and (within is None or visibility.line_of_frame(ports, acting, frame) == line)
+    if made_for != frame and not session_s:
+        raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
+
+
+def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int | None) -> list[Draft]:
+    """The pack in its line's stream, and counts that it was the first to need."""
+    if newest is not None and state.line is not None and state.line.newest != newest:
+        raise SaidMeanwhile("Something was said since this pack was made. Make another one.")
+    if state.line is not None and state.line.ended and not state.line.fresh:
+        raise SessionClosed(f"{packed.metadata.scope} has ended: no model is called for it any more.")
+    drafts = [] if state.line is not None else [Draft(type="thread.opened", facts=ThreadOpened(private=True))]
+    fresh = packed.fresh.get(packed.metadata.scope, ())
+    if fresh:
+        counted = TokensCounted(
+            tokenizer=packed.kept_as,
+            versions=tuple(version for version, _ in fresh),
+            counts=tuple(tokens for _, tokens in fresh),
+        )
+        drafts.append(Draft(type="tokens.counted", facts=counted))
+    before = 0 if state.line is None else state.line.packed
+    linked = msgspec.structs.replace(facts, before=before)
+    return [*drafts, Draft(type="context.packed", facts=linked, id=facts.pack)]
+
+
+def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
+    summary = packed.token_summary
+    manifest = pieces(packed.segments, packed.follows)
+    stream, start = packed.window_start or (None, None)
+    return ContextPacked(
+        pack=pack,
+        call=call,
+        frame=frame,
+        digest=digest,
+        level=summary.compaction_level.value,
+        layout=packed.metadata.layout,
+        tokenizer=packed.tokenizer,
+        exact=packed.exact,
+        renderer=RENDERER,
+        settings=settings_digest(ports.settings),
+        budget=summary.budget,
+        asked=packed.window.budget,
+        used=summary.used,
+        role=packed.metadata.role,
+        model=packed.model,
+        at_seq=packed.metadata.log_seq,
+        window_stream=stream,
+        window_start=start,
+        cached_tokens=packed.cached_tokens,
+        limited_by=packed.limited_by,
+        breakdown={name: value for name, value in msgspec.structs.asdict(summary.breakdown).items() if value},
+        manifest=manifest,
+        left_out=tuple(
+            LeftOut(id=one.id, kind=one.kind, why=one.reason, tokens=one.tokens)
+            for one in packed.decisions
+            if one.outcome == "omitted" and one.kind != "conversation"
+        ),
+        shown=packed.conversation.message_count,
+        truncated=packed.conversation.truncated_count,
+        stable=packed.stable,
+        artifacts=tuple(
+            dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and _is_copy(piece))
+        ),
+    )
+
+
+def _is_copy(piece: PackedPiece) -> bool:
+    """Whether an artifact is a text from outside. What is somebody's own is not held: it goes when they are erased."""
+    return piece.kind == "evidence" and piece.part != "artifact"
+
+
+@lru_cache(maxsize=16)
+def settings_digest(settings: Settings) -> str:
+    """A short name for how packs were set up."""
+    return hashlib.sha256(encode(msgspec.to_builtins(settings))).hexdigest()[:16]

@@ -1,0 +1,367 @@
+"""Packs: what one model call is shown, within its budget. A read: nothing is written, whatever it finds.
+
+The work follows the budget and not the history: counts come with the rows, and bodies are read only of what may be
+shown. What was read stays in memory as a hint, so that the next pack reads what is new.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.frames import stack
+from holdfast.core.packs.assemble import Gathered, assembled
+from holdfast.core.packs.fences import marks_when_needed
+from holdfast.core.packs.fit import fit
+from holdfast.core.packs.history_tools import NAMES
+from holdfast.core.packs.inputs import Fit, Limits, Part, Shares, Sources
+from holdfast.core.packs.rounds import Rounds
+from holdfast.core.packs.segments import Items, crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.sessions.rounds import UNLIMITED, Conversation, bounds
+from holdfast.core.sessions.tokens import Framing, counted_as, framing_of, message_tokens, system_tokens, tools_tokens
+from holdfast.errors import BudgetExhausted, BudgetTooSmall
+from holdfast.flow.compaction import summaries
+from holdfast.flow.frames.read import current
+from holdfast.flow.journal import telemetry
+from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
+from holdfast.flow.packs.briefs import Brief
+from holdfast.flow.packs.recent import Ending
+from holdfast.flow.packs.request import Asked, check_asked
+from holdfast.flow.packs.visibility import Seen
+from holdfast.flow.sessions.append import models
+from holdfast.flow.sessions.read import line_of
+from holdfast.ports import Acting, Ports, Tokenizer
+from holdfast.records.events.calls import ContextPacked, PackedPiece
+from holdfast.records.frames import StreamState
+from holdfast.records.messages import Message
+from holdfast.records.models import ModelInfo
+from holdfast.records.packs import CompactionLevel, ContextPackMetadata, Packed, Segment, WindowKey
+from holdfast.records.scope import parse_scope
+
+CHARACTERS_PER_TOKEN = 6
+"""Of prose, at most: what is abbreviated to so many characters takes no fewer tokens."""
+LEAST_COUNTED = 200
+"""A message is counted for as many tokens at least, so that reading comes to an end."""
+
+
+def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
+    """What is shown of a line, within a budget; by default, the model's window less room for its answer."""
+    with telemetry.packing(ports) as tell:
+        check_asked(asked)
+        # Before anything is held: a page of the web may take its time, and so may an embedder.
+        found = evidence.gathered(ports, acting, seen, asked, _most(seen, asked))
+        found = evidence.with_memories(ports, acting, seen, asked, found)
+        with ports.journal.snapshot():
+            made = _Packing(ports, acting, seen, asked).made(found)
+        tell(made)
+    return made
+
+
+def _most(seen: Seen, asked: Asked) -> int:
+    """The tokens that evidence could take at all."""
+    return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
+
+
+class _Counting(msgspec.Struct, frozen=True):
+    """How tokens are counted for this pack."""
+
+    tokenizer: Tokenizer
+    info: ModelInfo
+    framing: Framing
+    kept_as: str
+
+    def count(self, message: Message) -> int:
+        """The tokens of one message, as they are known or counted now."""
+        if message.tokens is not None and message.tokenizer == self.kept_as:
+            return message.tokens
+        return message_tokens(message, self.tokenizer.count, self.framing)
+
+
+class _Packing:
+    """One pack in the making."""
+
+    def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> None:
+        self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
+        self._state = _line_state(ports, acting, seen)
+        self._counting = self._counted()
+        self._mark = marks_when_needed(lambda: ports.journal.secret, acting.tenant)
+        self._wanted, self._budget, self._limited_by = self._limits()
+
+    def made(self, found: evidence.Gathered) -> Packed:
+        """The best that fits."""
+        brief, first = self._briefed()
+        notes = note_segments(brief.notes, self._counting.count)
+        fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
+        ending = self._ending(max(self._budget - fixed, 0))
+        crumbs = self._crumbs()
+        before = manifest.last_of(
+            self._ports, self._acting, self._seen.line, self._state, self._window(), ending.packed
+        )
+        sources = self._sources(fixed, crumbs, ending, found, brief)
+        fitted = self._fit(sources, before)
+        given = Gathered(
+            system=brief.system,
+            tools=brief.tools,
+            brief=brief.context,
+            brief_segment=first,
+            notes=notes,
+            crumbs=tuple(crumb for crumb, _ in crumbs),
+            standing=ending.summaries,
+            messages=0 if self._state.line is None else self._state.line.messages,
+            follows=follows(ending),
+            overhead=self._counting.framing.reply,
+            budget=self._budget,
+            layout=self._asked.layout,
+            model=self._counting.info.name or None,
+            tokenizer=self._counting.tokenizer.name,
+            exact=self._is_exact(),
+            window=self._window(),
+            limited_by=self._limited_by,
+            metadata=self._metadata(brief),
+            report=found.report,
+            count=self._counting.count,
+            has_history_tools=_has_history_tools(brief),
+            pins=found.pins,
+            fresh=ending.fresh,
+            kept_as=self._counting.kept_as,
+            before=self._still_the_same(before, ending, brief),
+        )
+        return assembled(fitted, sources, given)
+
+    def _counted(self) -> _Counting:
+        session = None if self._seen.session is None else current(self._ports, self._acting, self._seen.session).session
+        info = models(self._ports).info(None if session is None else session.model)
+        name = self._asked.tokenizer or (None if session is None else session.tokenizer) or info.tokenizer
+        tokenizer = models(self._ports).tokenizer(name)
+        framing = framing_of(info.provider, info.name)
+        return _Counting(tokenizer, info, framing, counted_as(tokenizer.name, framing))
+
+    def _limits(self) -> tuple[int, int, str | None]:
+        """What was asked for, what may be taken, and what makes that less."""
+        frame, actor = self._seen.frame, self._seen.actor
+        asked = self._asked.budget
+        if frame is None or actor is None:
+            wanted = asked or self._counting.info.input_budget
+            return wanted, asked or self._calibrated(), None
+        live = current(self._ports, self._acting, actor).frames
+        most = stack.tightest(stack.ancestry(live, frame.id)).context_tokens
+        wanted = most if asked is None else asked
+        budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
+        if asked is None and most == self._counting.info.input_budget:
+            budget = self._calibrated()  # The frame may show what its model takes, and nobody said how much that is.
+        available = frame.tokens.available
+        if available is not None and available < budget:
+            budget, limited_by = available, "available"
+        if budget < 1:
+            raise BudgetExhausted(
+                f"Frame {frame.id} has nothing left to spend, so there is nothing to pack for. End it, or raise its "
+                "tokens.",
+                left=0,
+            )
+        return wanted, budget, limited_by
+
+    def _calibrated(self) -> int:
+        """What the model takes, in tokens as they are counted here: what was reported says how far off those are."""
+        counting = self._counting
+        factor = models(self._ports).calibration(
+            counting.info.name, counting.tokenizer.name, tenant=self._acting.tenant
+        )
+        most = counting.info.input_budget
+        return most if factor is None else max(int(most / factor), 1)
+
+    def _briefed(self) -> tuple[Brief, Segment]:
+        """The brief and its segment, from memory as long as nothing was written where it comes from."""
+        heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
+        there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
+        # Where a frame lives much is written that is no brief: whether there is one is looked at, not the version.
+        versions = [at for at in there if at[0] != self._seen.actor]
+        place = (
+            self._acting.tenant,
+            self._seen.actor or self._seen.line,
+            f"{self._asked.role} {self._counting.kept_as}",
+        )
+        remembered = None if self._has_words_of_its_own() else self._ports.recent
+        known = None if remembered is None else remembered.get(place)
+        if known is not None and known[0] == versions:
+            return known[1], known[2]
+        brief = briefs.brief(
+            self._ports,
+            self._acting,
+            session=self._seen.session,
+            scopes=[scope for scope, _ in there],
+            role=self._asked.role,
+            frame=self._seen.frame,
+        )
+        segment = self._brief_segment(brief)
+        if remembered is not None and not any(origin.part == "entry" for origin in brief.origins):
+            remembered.put(place, (versions, brief, segment))  # Entries may end by themselves: those are looked at.
+        return brief, segment
+
+    def _has_words_of_its_own(self) -> bool:
+        """Whether the brief of a frame says something that is told nobody but what works in its stream."""
+        frame, actor = self._seen.frame, self._seen.actor
+        if frame is None or actor is None:
+            return False
+        return frame.inputs is not None or briefs.are_set(self._ports, self._acting, actor)
+
+    def _brief_segment(self, brief: Brief) -> Segment:
+        """The system prompt and tools, which are beside the messages, and what goes around a request."""
+        counting = self._counting
+        tokens = system_tokens(brief.system, counting.tokenizer.count, counting.framing)
+        tokens += tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
+        return Segment(
+            kind="brief",
+            id="brief",
+            priority="critical",
+            trust="operator",
+            estimated_tokens=tokens + counting.framing.reply,
+            messages=(),
+            origins=brief.origins,
+        )
+
+    def _ending(self, room: int) -> Ending:
+        wanted = recent.Wanted(
+            room=room,
+            max_messages=self._asked.max_messages,
+            kept_as=self._counting.kept_as,
+            longest=max(self._ports.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, LEAST_COUNTED),
+        )
+        return recent.ending(
+            self._ports,
+            self._acting,
+            self._seen.line,
+            self._state,
+            wanted,
+            self._counting.tokenizer,
+            self._counting.framing,
+            0 if self._seen.frame is None else self._seen.frame.turn or 0,
+        )
+
+    def _crumbs(self) -> list[visibility.Crumb]:
+        # What a turn is for stands in its conversation, and would change the beginning of every pack.
+        if self._seen.frame is None or self._seen.frame.turn is not None:
+            return []
+        return visibility.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
+
+    def _window(self) -> WindowKey:
+        return WindowKey(
+            role=self._asked.role,
+            layout=self._asked.layout,
+            tokenizer=self._counting.tokenizer.name,
+            budget=self._wanted,
+        )
+
+    def _sources(
+        self, fixed: int, crumbs: list[visibility.Crumb], ending: Ending, found: evidence.Gathered, brief: Brief
+    ) -> Sources:
+        count, settings = self._counting.count, self._ports.settings
+        most = UNLIMITED if self._asked.max_messages is None else self._asked.max_messages
+        talk = Conversation(ending.messages, bounds(most, self._budget, count), ending.leading)
+        all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
+        messages = 0 if self._state.line is None else self._state.line.messages
+        hidden = _hidden(ending, messages)
+        return Sources(
+            fixed=fixed,
+            crumbs=all_crumbs,
+            last_crumb=last_crumb,
+            rounds=Rounds(talk, self._seen.line, settings.abbreviate_chars, ending.asked, recent.unbroken(ending)),
+            complete=ending.complete or not hidden,
+            hidden=ending.complete and hidden,
+            summaries=tuple(summary_segment(one, self._seen.line, self._mark, count) for one in ending.summaries),
+            items=found.items,
+            forms=Items(self._mark, count),
+            marker=marker_segment(messages, count, tools=_has_history_tools(brief)),
+            fixed_parts=lambda: self._brief_parts(brief, fixed),
+        )
+
+    def _brief_parts(self, brief: Brief, fixed: int) -> tuple[Part, ...]:
+        """What the brief takes, told apart for who must make it smaller."""
+        counting = self._counting
+        tools = tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
+        fewer = (
+            "leave out expand and search_history (history=False)" if _has_history_tools(brief) else "offer fewer tools"
+        )
+        return Part("the brief", fixed - tools, "shorten the brief"), Part("tools", tools, fewer, len(brief.tools))
+
+    def _fit(self, sources: Sources, before: ContextPacked | None) -> Fit:
+        settings = self._ports.settings
+        start = None
+        if before is not None and before.window_stream is not None and before.window_start is not None:
+            start = (before.window_stream, before.window_start)
+        limits = Limits(
+            budget=self._budget,
+            max_messages=UNLIMITED if self._asked.max_messages is None else self._asked.max_messages,
+            floor=CompactionLevel(self._asked.min_compaction),
+            stickiness=self._asked.stickiness,
+            before=start,
+            shares=Shares(
+                conversation=settings.conversation_percent,
+                included=settings.included_percent,
+                memory=settings.memory_percent,
+            ),
+        )
+        try:
+            return fit(sources, limits)
+        except BudgetTooSmall as error:
+            if self._limited_by != "available" or error.unit != "tokens":
+                raise
+            raise BudgetExhausted(
+                f"Only {self._budget} tokens are left to spend, and a pack needs {error.required}. End the frame, or "
+                "raise its tokens.",
+                left=self._budget,
+            ) from None
+
+    def _still_the_same(self, before: ContextPacked | None, ending: Ending, brief: Brief) -> tuple[PackedPiece, ...]:
+        """What the last pack consisted of; nothing if something was erased since, which is shown otherwise now."""
+        if before is None:
+            return ()
+        gone = bool(brief.erased) or any(message.erased for message in ending.messages)
+        return () if gone and manifest.erased_since(self._ports, self._acting, before.at_seq) else before.manifest
+
+    def _is_exact(self) -> bool:
+        tokenizer, info = self._counting.tokenizer, self._counting.info
+        return tokenizer.exact and info.known and tokenizer.name == info.tokenizer
+
+    def _metadata(self, brief: Brief) -> ContextPackMetadata:
+        return ContextPackMetadata(
+            pack_id=None,
+            frame_id=None if self._seen.frame is None else self._seen.frame.id,
+            scope=self._seen.line,
+            role=self._asked.role,
+            created_at=self._ports.clock.now_ms(),
+            log_seq=self._ports.journal.position(),
+            level=CompactionLevel.NONE,
+            layout=self._asked.layout,
+            erased=brief.erased,
+        )
+
+
+def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
+    """Where the line stands. A frame may not have said anything yet; a session that is not there is refused."""
+    state = current(ports, acting, seen.line)
+    if state.line is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.line))):
+        line_of(ports, acting, seen.line)
+    return state
+
+
+def _hidden(ending: Ending, messages: int) -> bool:
+    """Whether a line has messages that are neither at hand nor covered by a summary that is."""
+    at_hand = sum(1 for place in ending.places if not summaries.is_covered(place, ending.summaries))
+    return messages > at_hand + sum(summary.messages for summary in ending.summaries)
+
+
+def _has_history_tools(brief: Brief) -> bool:
+    return frozenset(NAMES).issubset(tool.name for tool in brief.tools)
+
+
+def follows(ending: Ending) -> dict[tuple[str, int], tuple[str, int]]:
+    """Which message comes after which on the line, where nothing lies between them."""
+    found: dict[tuple[str, int], tuple[str, int]] = {}
+    begun, previous = False, ("", 0)
+    for place in ending.places:
+        at = (place.stream, place.version)
+        if not begun and at != ending.since:
+            continue
+        if begun and previous[0] == at[0] and place.row["before"] is None:
+            found[previous] = at
+        begun, previous = True, at
+    return found

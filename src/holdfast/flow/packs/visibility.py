@@ -1,0 +1,233 @@
+"""What a frame sees: which line of conversation is its own, what its work is part of, and whose evidence it may read.
+
+A root frame within a session sees the session's conversation. Any other frame sees its own messages and nothing that
+was said above it: isolation is the point of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.frames import stack
+from holdfast.core.sessions.message_events import ERASED_TEXT
+from holdfast.errors import FrameNotFound, InvalidValue
+from holdfast.flow.frames.lifecycle import check_live
+from holdfast.flow.frames.read import current, describe, event_at, field, handle_info, raw_id, row_of, stream_of
+from holdfast.flow.journal.append import state_of
+from holdfast.flow.sessions.read import session_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Row
+from holdfast.records.events.envelope import ERASED
+from holdfast.records.events.frames import GoalContent
+from holdfast.records.frames import Frame, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.packs import FrameBreadcrumb, Origin
+from holdfast.records.recovery import FrameInfo, HandleInfo
+from holdfast.records.scope import MAIN_THREAD, Address, Scope, parse_scope
+
+Crumb = tuple[FrameBreadcrumb, Origin]
+"""A frame of the ancestry, and where its goal stands."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look for what a model is shown. Everything is named by its stream."""
+
+    line: str
+    """The conversation: a session's, or the frame's own."""
+    session: str | None
+    """The session that the work is for, also if its conversation is not seen."""
+    actor: str | None
+    """Where the frame lives."""
+    frame: FrameInfo | None
+    scopes: tuple[str, ...]
+    """Where briefs are looked up, nearest first."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame in its line of ancestors, live or ended, without its texts."""
+
+    frame_id: str
+    stream: str
+    parent: str | None
+    depth: int
+    status: str
+    goal: int
+    """The version of the event that says what it is for."""
+    live: Frame | None = None
+
+    @property
+    def line(self) -> str:
+        """The line of conversation that is this frame's: the session's if it is a root within one."""
+        session = parse_scope(self.stream).get("session")
+        if self.parent is not None or session is None:
+            return Scope.frame(self.frame_id).text
+        return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
+
+
+def seen_by(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Seen:
+    """What a live frame sees; refuses one that has ended, or that is not there.
+
+    `turn` is the message that began it, for who knows that it is a turn.
+    """
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+    state = current(ports, acting, stream)
+    check_live(ports, acting, state, frame_id)
+    frame = state.frames[frame_id]
+    session = parse_scope(stream).get("session")
+    return Seen(
+        line=_live_place(stream, frame).line,
+        session=None if session is None else Scope.session(session).text,
+        actor=stream,
+        frame=_described(ports, acting, stream, frame, turn),
+        scopes=scopes_of(stream),
+    )
+
+
+def _described(ports: Ports, acting: Acting, stream: str, frame: Frame, turn: int | None) -> FrameInfo:
+    if turn is None or frame.goal != frame.pushed:
+        return describe(ports, acting, stream, frame)
+    # What a turn is for stands in its conversation, and it was given nothing else: its first event has no news.
+    return replace(describe(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
+
+
+def seen_in(line: str) -> Seen:
+    """What is seen of a session's line without any frame."""
+    return Seen(line=line, session=session_of(line), actor=None, frame=None, scopes=scopes_of(line))
+
+
+@lru_cache(maxsize=1024)
+def scopes_of(stream: str) -> tuple[str, ...]:
+    """Where the briefs of a scope are looked up, nearest first: itself, its actor, its session, everywhere.
+
+    The threads of a session have no briefs of their own, and a frame has that of its actor.
+    """
+    scope = parse_scope(stream)
+    actor, session = scope.get("actor"), scope.get("session")
+    own = () if is_thread(scope) else (stream,)
+    found = (
+        *own,
+        *(() if actor is None else (Scope.actor(actor).text,)),
+        *(() if session is None else (Scope.session(session).text,)),
+        Scope.GLOBAL.text,
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def is_thread(scope: Scope) -> bool:
+    """Whether this is one line of a session."""
+    return [kind for kind, _ in scope.parts] == ["session", "thread"]
+
+
+def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
+    """The deepest live frame of a scope, the newest of several."""
+    stream = Scope.of(scope).text
+    top = stack.top(current(ports, acting, stream).frames)
+    if top is None:
+        raise FrameNotFound(f"No active frame in {stream}. Push one, or name a frame by its id.")
+    return top.id
+
+
+def frame_in(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
+    """A frame by its id, which must be in the scope if one is given; else the top of the scope's stack."""
+    if frame_id is None:
+        if scope is None:
+            raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
+        return top_frame(ports, acting, scope)
+    if scope is not None and stream_of(ports, acting, frame_id) != Scope.of(scope).text:
+        raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
+    return frame_id
+
+
+def line_of_frame(ports: Ports, acting: Acting, frame_id: str) -> str:
+    """The line of conversation that is a frame's, live or ended. It never changes, so what is remembered will do."""
+    raw_id(frame_id)
+    stream = stream_of(ports, acting, frame_id)
+    frame = state_of(ports, acting, stream).frames.get(frame_id)
+    return (_stored_place(ports, acting, frame_id) if frame is None else _live_place(stream, frame)).line
+
+
+def place_of(ports: Ports, acting: Acting, frame_id: str) -> Place:
+    """A frame, live or ended, at the cost of its stream's head."""
+    return next(ancestors(ports, acting, frame_id))
+
+
+def ancestors(ports: Ports, acting: Acting, frame_id: str) -> Iterator[Place]:
+    """The frame itself, its parent, and on to its root, across streams. Each stream is looked at once."""
+    raw_id(frame_id)
+    states: dict[str, StreamState] = {}
+    at: str | None = frame_id
+    while at is not None:
+        stream = stream_of(ports, acting, at)
+        if stream not in states:
+            states[stream] = current(ports, acting, stream)
+        frame = states[stream].frames.get(at)
+        place = _stored_place(ports, acting, at) if frame is None else _live_place(stream, frame)
+        yield place
+        at = place.parent
+
+
+def _live_place(stream: str, frame: Frame) -> Place:
+    return Place(
+        frame_id=frame.id,
+        stream=stream,
+        parent=frame.parent or frame.outer,
+        depth=frame.depth,
+        status=frame.status,
+        goal=frame.goal,
+        live=frame,
+    )
+
+
+def _stored_place(ports: Ports, acting: Acting, frame_id: str) -> Place:
+    stream, row = row_of(ports, acting, frame_id)
+    return Place(
+        frame_id=frame_id,
+        stream=stream,
+        parent=_above(row),
+        depth=int(row["depth"] or 0),
+        status=str(row["status"]),
+        goal=int(row["goal_version"] or 0),
+    )
+
+
+def _above(row: Row) -> str | None:
+    raw = row["parent_frame_id"] or row["outer_frame_id"]
+    return ulid_text(raw) if isinstance(raw, bytes) else None
+
+
+def breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
+    """What a frame's work is part of, root first and the frame itself last, each with where its goal stands."""
+    found = []
+    for place in ancestors(ports, acting, frame_id):
+        origin = Origin(kind="breadcrumb", stream=place.stream, first=place.goal)
+        goal, _ = reload_breadcrumb(ports, acting, origin)
+        crumb = FrameBreadcrumb(frame_id=place.frame_id, depth=place.depth, goal=goal, status=place.status)
+        found.append((crumb, origin))
+    return found[::-1]
+
+
+def reload_breadcrumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
+    """The goal that an origin names, and whether it was erased."""
+    event = None
+    if origin.stream is not None and origin.first is not None:
+        event = event_at(ports, acting, origin.stream, origin.first)
+    goal = field(event, "goal")
+    gone = event is None or goal is ERASED
+    return (goal if isinstance(goal, str) else ERASED_TEXT if gone else ""), gone
+
+
+def find_handle(ports: Ports, acting: Acting, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
+    """A handle of a frame or, to be read only, of the nearest ancestor that has it; with the stream that it is in.
+
+    What was detached is not found.
+    """
+    for place in ancestors(ports, acting, frame_id):
+        handle = None if place.live is None else place.live.handles.get(handle_id)
+        if handle is not None and handle.removed is None:
+            return handle_info(ports, acting, place.stream, handle), place.stream
+    return None

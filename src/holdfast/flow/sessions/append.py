@@ -1,0 +1,431 @@
+"""Saying something: messages at the end of a line, in one commit, as they are or not at all.
+
+Messages made ready to be written: redacted, large and binary bodies placed as artifacts, tokens counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.compaction.strategies import priority_of
+from holdfast.core.journal.codec import encode
+from holdfast.core.packs.fences import TRUSTED
+from holdfast.core.sessions.append import Answer, Entry, append_messages, begin_anew, is_over
+from holdfast.core.sessions.message_events import TRUST, message_content, policy_beside, short
+from holdfast.core.sessions.tokens import Framing, counted_as, framing_of, message_tokens
+from holdfast.core.values import plain
+from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
+from holdfast.flow.frames.calls import priced
+from holdfast.flow.frames.read import current, stream_of
+from holdfast.flow.journal import artifacts as journal_artifacts
+from holdfast.flow.journal import redact
+from holdfast.flow.journal.append import Changed, change, state_of
+from holdfast.flow.sessions.read import APPENDED, decoded, session_of
+from holdfast.ports import Acting, Models, Ports, Tokenizer
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.sessions import MessageAppended, ThreadOpened
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.messages import Message, Part
+from holdfast.records.models import ModelInfo
+from holdfast.records.reports import Progress
+from holdfast.records.scope import parse_scope
+from holdfast.records.sessions import Line
+
+
+def models(ports: Ports) -> Models:
+    """The models port, which every client has."""
+    assert ports.models is not None, "a client without models cannot count tokens"
+    return ports.models
+
+
+def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
+    """How the tokens of a line are counted, and for which model."""
+    session = state_of(ports, acting, session_behind(ports, acting, stream)).session
+    info = models(ports).info(model or (None if session is None else session.model))
+    name = None if session is None or model is not None else session.tokenizer
+    return models(ports).tokenizer(name or info.tokenizer), info
+
+
+def session_behind(ports: Ports, acting: Acting, stream: str) -> str:
+    """The session's stream of a line; for a frame's own line, that of the session which its actor works in."""
+    frame = parse_scope(stream).get("frame")
+    return session_of(stream if frame is None else stream_of(ports, acting, frame))
+
+
+TRIES = 100
+"""Whoever says something does not mind that others did meanwhile, so it is tried for as long as it takes."""
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written to the session in the same commit as messages to one of its lines."""
+
+    drafts: Callable[[StreamState], list[Draft]]
+    artifacts: tuple[Artifact, ...] = ()
+    model: str | None = None
+    """The model that the session will have, for counting."""
+
+
+class Saying(msgspec.Struct, frozen=True, kw_only=True):
+    """Who says something, if it is a frame: where that one lives, and what refuses it once it has ended."""
+
+    home: str
+    check: Callable[[], None]
+
+
+def append(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    messages: Sequence[Message],
+    *,
+    key: str | None = None,
+    pinned: bool = False,
+    policy: str | None = None,
+    progress: Progress | None = None,
+    saying: Saying | None = None,
+) -> list[Message]:
+    """Messages at the end of a line, all or none, as they are stored."""
+    told = policy_given(pinned, policy)
+    return append_beside(ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
+
+
+def policy_given(pinned: bool, policy: str | None) -> str | None:
+    """What may become of messages, said in one of two ways."""
+    if pinned and policy not in (None, "pinned"):
+        raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
+    return "pinned" if pinned else policy
+
+
+def check_role(acting: Acting, messages: Sequence[Message]) -> None:
+    """Role follows trust: nobody who may not instruct a model speaks as its system."""
+    if acting.trust not in TRUSTED and any(TRUST.get(message.role) == "operator" for message in messages):
+        raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
+
+
+def append_beside(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    messages: Sequence[Message],
+    *,
+    key: str | None = None,
+    pinned: bool = False,
+    policy: str | None = None,
+    progress: Progress | None = None,
+    beside: Beside | None = None,
+    saying: Saying | None = None,
+) -> tuple[list[Message], bool]:
+    """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
+    if not messages:
+        raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
+    check_role(acting, messages)
+    tokenizer, info = counting(ports, acting, stream, None if beside is None else beside.model)
+    preparing = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name))
+    prepared = preparing.all(messages, policy=policy_given(pinned, policy), progress=progress)
+    try:
+        changed = _append(ports, acting, stream, prepared, key, beside, saying)
+    except (Refused, Conflict):
+        journal_artifacts.withdraw(ports, acting, prepared.artifacts)
+        raise
+    if changed.repeated:
+        journal_artifacts.withdraw(ports, acting, prepared.artifacts)
+        events = [event for event in changed.events if isinstance(event, Event) and event.type in APPENDED]
+        pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
+        return decoded(ports, acting, events, pins), True
+    return _given_back(stream, prepared, changed), False
+
+
+def _append(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    prepared: Prepared,
+    key: str | None,
+    beside: Beside | None,
+    saying: Saying | None,
+) -> Changed:
+    session = session_of(stream)
+    private = saying is not None and session == stream
+    placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
+
+    def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
+        line = states[stream].line  # Only decisions refuse: these states may be no more than remembered.
+        over = line is not None and line.ended
+        return (session,) if (over or beside is not None) and session != stream else ()
+
+    def decide(states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
+        if saying is not None:
+            saying.check()
+        state = states[stream]
+        line = state.line or Line()
+        if private and state.line is None:  # A frame's own line begins with the first thing that is said in it.
+            opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
+            return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
+        # Not as remembered: where another line began anew already, this commit does not touch the session's stream.
+        over = is_over(state, stream)
+        before, anew = begin_anew(line, current(ports, acting, session)) if over else ([], [])
+        drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
+        own = anew if beside is None else [*anew, *beside.drafts(states[session])]
+        return {**drafts, session: own} if own else drafts
+
+    def same(events: list[Event]) -> bool:
+        said = [event for event in events if event.type == "message.appended"]
+        wanted = [(entry.role, entry.content) for entry in prepared.entries]
+        return len(said) == len(wanted) and all(
+            event.facts.role == role and (not event.content or event.content == content)
+            for event, (role, content) in zip(said, wanted, strict=True)
+        )
+
+    streams = (stream,) if saying is None else (stream, saying.home)
+    return change(ports, acting, streams, decide, key=key, same=same, needs=needs, artifacts=placed, tries=TRIES)
+
+
+def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:
+    """What was just written, made from what was given: nothing is read back."""
+    start = len(changed.facts) - len(prepared.messages)
+    facts = [facts for _, facts in changed.facts[start:]]
+    return as_stored(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
+
+
+def as_stored(
+    stream: str, prepared: Prepared, appended: Sequence[MessageAppended], ids: Sequence[str], version: int, at: int
+) -> list[Message]:
+    """Messages as they are stored from a version on, each with its facts and its id."""
+    found = []
+    for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
+        calls = (replace(call, id=own) for call, (own, _) in zip(message.tool_calls, facts.calls, strict=True))
+        results = zip(message.tool_results, facts.answers, strict=True)
+        found.append(
+            replace(
+                message,
+                tool_calls=tuple(calls),
+                tool_results=tuple(replace(result, tool_call_id=own) for result, own in results),
+                id=id,
+                stream=stream,
+                version=version,
+                timestamp=at,
+                round=facts.round or version,
+                tokens=facts.tokens,
+                tokenizer=facts.tokenizer,
+                pinned=facts.policy == "pinned",
+                policy=policy_beside(facts),
+                trust=TRUST.get(message.role, "external"),
+            )
+        )
+        version += 1
+    return found
+
+
+SMALL = 4_000
+"""Texts up to this size stay in the event even if the message as a whole is large."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages on their way into the journal, with the artifacts that go in beside them."""
+
+    messages: tuple[Message, ...]
+    entries: tuple[Entry, ...]
+    artifacts: tuple[Artifact, ...]
+
+
+class Preparing:
+    """Makes messages ready; everything that can be refused is refused here, before anything is written."""
+
+    def __init__(self, ports: Ports, acting: Acting, tokenizer: Tokenizer, framing: Framing) -> None:
+        self._ports, self._acting = ports, acting
+        self._tokenizer, self._framing = tokenizer, framing
+        self._placed: dict[str, Artifact] = {}
+        self._given: dict[str, str] = {}
+        self._most = ports.settings.inline_text_bytes
+
+    def all(
+        self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
+    ) -> Prepared:
+        """Every message, or an error and no file left behind."""
+        kept, entries = [], []
+        try:
+            for number, message in enumerate(messages, 1):
+                ready, entry = self._one(message, policy)
+                kept.append(ready)
+                entries.append(entry)
+                if progress is not None and number % 100 == 0:
+                    progress(number, len(messages))
+        except BaseException:
+            journal_artifacts.withdraw(self._ports, self._acting, tuple(self._placed.values()))
+            raise
+        return Prepared(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self._placed.values()))
+
+    def _one(self, message: Message, policy: str | None) -> tuple[Message, Entry]:
+        message = self._priced(_plain(message))
+        if self._ports.redact is not None:
+            message = redact.message(self._ports.redact, message)
+        self._check_size(message)
+        # Many texts that are small alone are large together.
+        together = _size(message) > self._ports.settings.inline_text_bytes
+        most = self._ports.settings.inline_text_bytes
+        self._most = min(SMALL, most) if together else most
+        named: list[str] = []
+        tokens = message_tokens(message, self._tokenizer.count, self._framing)
+        message, stored = self._place_parts(self._placed_results(message, named), named)
+        large = {index: name for index, name in enumerate(self._place_results(message, named)) if name is not None}
+        calls = tuple((ulid_text(self._ports.ids.ulid()), short(call.provider_id)) for call in message.tool_calls)
+        # Results in the same list may name a call by the id that it came with.
+        self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
+        answers = (
+            Answer(self._given.get(one.tool_call_id, one.tool_call_id), short(one.provider_id), one.is_error)
+            for one in message.tool_results
+        )
+        entry = Entry(
+            role=message.role,
+            content=message_content(stored, large),
+            calls=calls,
+            answers=tuple(answers),
+            tokens=tokens,
+            tokenizer=counted_as(self._tokenizer.name, self._framing),
+            partial=message.partial,
+            synthetic=message.synthetic,
+            policy=_policy(policy or ("pinned" if message.pinned else message.policy)),
+            model=message.model,
+            provider=message.provider,
+            usage=message.usage,
+            artifacts=tuple(dict.fromkeys(named)),
+        )
+        return message, entry
+
+    def _priced(self, message: Message) -> Message:
+        """A reply with what its call cost, as far as that is known."""
+        used = message.usage
+        cost = used if used is None else priced(self._ports, used, message.model)
+        return message if cost is used else replace(message, usage=cost)
+
+    def _check_size(self, message: Message) -> None:
+        size, most = _size(message), self._ports.settings.message_bytes
+        if size > most:
+            raise TooLarge(
+                f"The message has about {size:,} bytes of text; {most:,} are allowed. "
+                "Attach it as a file, split it, or raise HOLDFAST_MESSAGE_BYTES."
+            )
+
+    def _place(self, body: bytes, named: list[str]) -> str:
+        placed = journal_artifacts.prepare(self._ports, self._acting, body)
+        name = placed.name.hex()
+        self._placed[name] = placed
+        named.append(name)
+        return name
+
+    def _place_parts(self, message: Message, named: list[str]) -> tuple[Message, Message]:
+        """The message as it is given back, and as it is stored: with large texts named, not held."""
+        content = message.content
+        if content is None or isinstance(content, str):
+            if content is None or not self._is_large(content):
+                return message, message
+            part = {"type": "text", "artifact": self._place(_utf8(content), named), "whole": True}
+            return message, replace(message, content=[part])
+        shown, stored = [], []
+        for part in content:
+            given = self._without_bytes(part, named)
+            shown.append(given)
+            stored.append(self._without_large_text(given, named))
+        return replace(message, content=shown), replace(message, content=stored)
+
+    def _without_bytes(self, part: Part, named: list[str]) -> Part:
+        known = part.get("artifact")
+        if isinstance(known, str) and part.get("type") in ("image", "file"):
+            self._known(known)
+            named.append(known)
+        data = part.get("data")
+        if not isinstance(data, bytes | bytearray | memoryview):
+            return part
+        rest = {name: item for name, item in part.items() if name != "data"}
+        # Its size stays with it: what a file costs is judged by that wherever its body is not at hand.
+        return {**rest, "artifact": self._place(bytes(data), named), "size": len(data)}
+
+    def _placed_results(self, message: Message, named: list[str]) -> Message:
+        """Images and files that a tool gave."""
+        if not any(isinstance(one.result, list) for one in message.tool_results):
+            return message
+        results = []
+        for one in message.tool_results:
+            if isinstance(one.result, list):
+                parts = [self._without_bytes(part, named) if isinstance(part, dict) else part for part in one.result]
+                one = replace(one, result=parts)  # noqa: PLW2901
+            results.append(one)
+        return replace(message, tool_results=tuple(results))
+
+    def _known(self, name: str) -> None:
+        """A part that refers to something already stored; a stranger's name is refused here, in words."""
+        try:
+            raw = bytes.fromhex(name)
+        except ValueError:
+            raise NotFound(f"{name!r:.80} is not the name of an artifact.") from None
+        self._ports.journal.artifact(self._acting.tenant, raw)
+
+    def _without_large_text(self, part: Part, named: list[str]) -> Part:
+        text = part.get("text")
+        if part.get("type") != "text" or not isinstance(text, str) or not self._is_large(text):
+            return part
+        return {"type": "text", "artifact": self._place(_utf8(text), named)}
+
+    def _is_large(self, text: str) -> bool:
+        """Whether a text lies in an artifact: measured as it would be written, where a character may take six bytes."""
+        return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
+
+    def _place_results(self, message: Message, named: list[str]) -> list[str | None]:
+        """Large textual results as artifacts; others that are too large are refused when they are sealed."""
+        found: list[str | None] = []
+        for result in message.tool_results:
+            large = isinstance(result.result, str) and self._is_large(result.result)
+            found.append(self._place(_utf8(result.result), named) if large else None)
+        return found
+
+
+def _policy(given: str | None) -> str | None:
+    """A policy as it is noted: what is normal needs no note."""
+    priority_of(given)
+    return None if given == "normal" else given
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
+
+
+def _plain(message: Message) -> Message:
+    """Results of the caller's own types as plain data."""
+    if not message.tool_results:
+        return message
+    return replace(
+        message, tool_results=tuple(replace(result, result=_value(result.result)) for result in message.tool_results)
+    )
+
+
+def _value(result: Any) -> Any:
+    if isinstance(result, str):
+        return result
+    if isinstance(result, bytes | bytearray | memoryview):
+        raise InvalidMessage("A tool's result is text or plain data, not bytes. Return a file part, or decode it.")
+    if isinstance(result, list) and any(isinstance(part, dict) and "data" in part for part in result):
+        return result
+    found = plain(result)
+    try:
+        encode(found)
+    except InvalidValue as error:
+        raise InvalidMessage(f"A tool's result cannot be stored: {error}") from None
+    return found
+
+
+def _size(message: Message) -> int:
+    """Characters of everything that is text: close enough to bytes to refuse what is far too large."""
+    size = len(message.content) if isinstance(message.content, str) else 0
+    for part in message.content if isinstance(message.content, list) else ():
+        size += len(part["text"]) if isinstance(part.get("text"), str) else 0
+    size += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
+    return size + sum(len(one.result) if isinstance(one.result, str) else 0 for one in message.tool_results)

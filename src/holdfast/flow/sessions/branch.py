@@ -1,0 +1,255 @@
+"""Edit and branch: take a line back to one of its messages, let another line go on from it, pin what must stay.
+
+Nothing is removed and no body is copied. A branch keeps what it shares as it was when it was made,
+whatever is said, retracted or reset there later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice, takewhile
+
+from msgspec.structs import replace
+
+from holdfast.errors import InvalidValue, Refused, SessionClosed, Unsupported
+from holdfast.flow.compaction import summaries
+from holdfast.flow.frames.read import current
+from holdfast.flow.journal.append import States, change
+from holdfast.flow.sessions.read import (
+    Place,
+    bodies,
+    facts_of,
+    line_of,
+    place_of,
+    places,
+    places_after,
+    segments,
+    session_of,
+)
+from holdfast.flow.sessions.sessions import begun
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.events.sessions import (
+    CallRef,
+    MessagePinned,
+    MessageRetracted,
+    Segment,
+    ThreadAdded,
+    ThreadForked,
+)
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import check_id
+from holdfast.records.messages import Message
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.sessions import Line
+
+NEAR = 256
+"""How many messages before a branching point are searched for calls without results."""
+
+
+def rewind(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    to: Message | str | None,
+    *,
+    cause: str = "rewind",
+    reason: str | None = None,
+) -> int:
+    """Make a message the newest of its line, or leave none; gives how many were retracted."""
+    content = None if reason is None else ReasonContent(reason=reason)
+    counted = 0
+    line_of(ports, acting, stream)  # Nothing is left undone because of a state that was only remembered.
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        nonlocal counted
+        state = states[stream]
+        line = _open_line(state, stream)
+        # Looked up while deciding: another process may retract it between two looks.
+        place = None if to is None else place_of(ports, acting, stream, to)
+        own = _own_after(ports, acting, stream, line, place)
+        counted = line.messages - _position(place)
+        if not counted:
+            return {}
+        facts = _retraction(ports, acting, stream, line, state.version, place, own, cause)
+        return {stream: [Draft(type="message.retracted", facts=facts, content=content)]}
+
+    change(ports, acting, (stream,), decide)
+    return counted
+
+
+def _open_line(state: StreamState, stream: str) -> Line:
+    if state.line is None or state.line.ended:
+        raise SessionClosed(f"{stream} has ended and cannot be changed. Its messages are kept.")
+    return state.line
+
+
+def _position(place: Place | None) -> int:
+    return 0 if place is None else int(place.row["position"] or 0)
+
+
+def _own_after(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
+    """The versions of a line's own messages after a place, oldest first."""
+    after = place.version if place is not None and place.stream == stream else line.floor
+    newest_first = takewhile(lambda one: one.stream == stream and one.version > after, places(ports, acting, stream))
+    return [one.version for one in newest_first][::-1]
+
+
+def _retraction(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    line: Line,
+    version: int,
+    place: Place | None,
+    own: Sequence[int],
+    cause: str,
+) -> MessageRetracted:
+    first = own[0] if own else version
+    left = _open_at(ports, acting, stream, place, stream)
+    shared = None if place is not None and place.stream == stream else _until(segments(stream, line)[1:], place)
+    return MessageRetracted(
+        first=first,
+        last=version,
+        spans=tuple(_spans(own)),
+        position=_position(place),
+        shared=shared if shared != line.shared else None,
+        newest=place.version if place is not None and place.stream == stream else 0,
+        cause=cause,
+        voided=tuple(_voided(ports, acting, stream, line, place)),
+        dropped=tuple(id for id in line.calls if id not in {call.id for call in left}),
+        opened=tuple(left),
+    )
+
+
+def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Versions as stretches: a long conversation is mostly one."""
+    for _, group in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
+        run = [version for _, version in group]
+        yield run[0], run[-1]
+
+
+def _until(found: Sequence[Segment], place: Place | None) -> tuple[Segment, ...]:
+    """What is left of shared stretches up to a place; nothing if there is no place."""
+    for number, segment in enumerate(found):
+        if place is not None and segment.stream == place.stream:
+            cut = Segment(segment.stream, segment.after, place.version, segment.at)
+            return (cut, *found[number + 1 :])
+    return ()
+
+
+def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
+    """Summaries of this line that stand for something that is retracted, or follow one that no longer stands."""
+    nearness = {segment.stream: number for number, segment in enumerate(segments(stream, line))}
+    here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
+    voided: list[int] = []
+    gap = False
+    for summary in summaries.summaries(ports, acting, stream):
+        end = summary.covers[-1]
+        # One that was made in a line which is no longer shared goes with it, and none may stand behind a gap.
+        gap = gap or (nearness.get(end.stream, 0), -end.last) < here or 0 < nearness[summary.stream] < here[0]
+        if gap and summary.stream == stream:
+            voided.append(summary.version)
+    return voided
+
+
+def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, into: str) -> list[CallRef]:
+    """Calls that had no result by a place, oldest first: in the line that goes on from there, they wait again."""
+    if place is None:
+        return []
+    near = [place, *islice(places(ports, acting, stream, before=place), NEAR - 1)]
+    waiting: dict[str, tuple[tuple[str, int], str | None]] = {}
+    for call in _waiting_by(ports, acting, stream, place):
+        waiting[call.id] = ((stream if call.version > 0 else "", call.version), call.provider)
+    for one in reversed(near):
+        if not one.row["calls"] and one.row["role"] != "tool":
+            continue
+        facts = facts_of(ports, acting, one)
+        for id, provider in facts.calls:
+            waiting.pop(id, None)
+            waiting[id] = ((one.stream, one.version), provider)
+        for id in facts.answers:
+            waiting.pop(id, None)
+    shared = list(dict.fromkeys(made for made, _ in waiting.values() if made[0] != into))
+    numbers = {made: index - len(shared) for index, made in enumerate(shared)}
+    return [CallRef(id, numbers.get(made, made[1]), provider) for id, (made, provider) in waiting.items()]
+
+
+def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list[CallRef]:
+    """Calls that wait now and were made at a place or before it, oldest first."""
+    calls = line_of(ports, acting, stream).calls.values()
+    if place.stream == stream:
+        found = [call for call in calls if call.version <= place.version]
+    else:
+        found = [call for call in calls if call.version < 0]
+        later = places_after(ports, acting, stream, place) if found else ()
+        made = {id for one in later if one.row["calls"] for id, _ in facts_of(ports, acting, one).calls}
+        found = [call for call in found if call.id not in made]
+    return sorted(found, key=lambda call: (call.version, call.id))
+
+
+def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, thread: str) -> str:
+    """A new line that goes on after a message, or after the newest; gives its stream."""
+    session = session_of(stream)
+    name = Scope.thread(str(parse_scope(session).get("session")), check_id(thread, "thread id")).text
+    if name == stream:
+        raise InvalidValue(f"A fork is another thread: give a name other than {thread!r}.")
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        known = states[session].session
+        # Nothing is written to the parent, so no version of it is compared: it is looked at in one moment instead.
+        with ports.journal.snapshot():
+            parent = current(ports, acting, stream)
+            if known is None or parent.line is None:
+                raise Refused(f"There is no conversation {stream} to fork.")
+            if known.status in ("closed", "closing") and not parent.line.fresh:
+                raise SessionClosed(f"{session} was closed and takes no new threads.")
+            if states[name].version:
+                raise InvalidValue(f"There is a thread {thread!r} already. Give the fork another name.")
+            forked = _forked(ports, acting, stream, parent, at, name)
+        added = Draft(type="thread.added", facts=ThreadAdded(thread=thread))
+        first = Draft(type="thread.forked", facts=replace(forked, generation=known.generation))
+        return {name: [first, *begun(known)], session: [added]}
+
+    change(ports, acting, (name, session), decide)
+    return name
+
+
+def _forked(
+    ports: Ports, acting: Acting, stream: str, parent: StreamState, at: Message | str | None, name: str
+) -> ThreadForked:
+    assert parent.line is not None
+    newest = next(places(ports, acting, stream), None) if at is None else None
+    place = newest if at is None else place_of(ports, acting, stream, at)
+    return ThreadForked(
+        parent=stream,
+        version=0 if place is None else place.version,
+        shared=_shared(segments(stream, parent.line), parent, place),
+        position=_position(place),
+        opened=tuple(_open_at(ports, acting, stream, place, name)),
+    )
+
+
+def _shared(found: Sequence[Segment], parent: StreamState, place: Place | None) -> tuple[Segment, ...]:
+    """What a branch shares: the parent's own stretch as it is now, and what the parent shares itself."""
+    own = found[0]
+    return _until([Segment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
+
+
+def pin(ports: Ports, acting: Acting, stream: str, message: Message | str, *, pinned: bool = True) -> Message:
+    """Keep a message in every window, or no longer."""
+    place = place_of(ports, acting, stream, message)
+    if place.stream != stream:
+        raise Unsupported(f"This message belongs to {place.stream}, which this line was forked from. Pin it there.")
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        nonlocal place
+        _open_line(states[stream], stream)
+        place = place_of(ports, acting, stream, message)
+        if bool(place.row["pinned"]) == pinned:
+            return {}
+        return {stream: [Draft(type="message.pinned", facts=MessagePinned(version=place.version, pinned=pinned))]}
+
+    change(ports, acting, (stream,), decide)
+    return bodies(ports, acting, [Place(stream, {**place.row, "pinned": int(pinned)})])[0]

@@ -1,0 +1,161 @@
+"""Handing ended conversations over to memory: offered from the journal until taken, by one process at a time.
+
+The hand-over is journaled with the end of the session. A crash before it is confirmed offers it again
+under the same key; a memory that fails is asked again, a limited number of times, and each time is noted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from holdfast.core.values import words
+from holdfast.errors import ActorBusy, InvalidValue, SessionClosed, StaleEpoch
+from holdfast.flow.frames.read import current, event_at
+from holdfast.flow.frames.takeover import let_go, take
+from holdfast.flow.journal.append import States, change
+from holdfast.flow.sessions.read import shared_at, span_of
+from holdfast.flow.sessions.sessions import closed_draft, end_session, was_reset
+from holdfast.ports import Acting, EndedConversation, Ports
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import ReasonContent
+from holdfast.records.events.sessions import Segment, SessionClosing, SessionOffered
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.sessions import Handover, SweptSessions
+
+PAGE = 100
+
+
+def offer(ports: Ports, acting: Acting, stream: str) -> int:
+    """Offer what a session has to hand over; gives how many were taken. Another process at it is left alone."""
+    if ports.memory is None or not _pending_of(ports, acting, stream):
+        return 0
+    # A lease keeps other processes away; within this one, one thread at a time does it.
+    here = (acting.tenant, f"handover of {stream}")
+    if not ports.leases.enter_block(*here):
+        return 0
+    try:
+        return _offer_all(ports, acting, stream)
+    finally:
+        ports.leases.blocks.discard(here)
+
+
+def _offer_all(ports: Ports, acting: Acting, stream: str) -> int:
+    try:
+        epoch = take(ports, acting, stream)
+    except ActorBusy:
+        return 0
+    taken = 0
+    with suppress(StaleEpoch):  # Then this process was thought to be gone, and another has taken over what is left.
+        try:
+            for handover in _pending_of(ports, acting, stream):
+                taken += _offer(ports, acting, stream, handover)
+        finally:
+            let_go(ports, acting, stream, epoch)
+    return taken
+
+
+def _pending_of(ports: Ports, acting: Acting, stream: str) -> list[Handover]:
+    session = current(ports, acting, stream).session
+    return [] if session is None else list(session.handovers.values())
+
+
+def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> bool:
+    event = event_at(ports, acting, stream, handover.version)
+    assert event is not None, "a hand-over names the event that made it"
+    closing: SessionClosing = event.facts
+    ended = _ended(ports, acting, stream, handover.id, closing, event.at)
+    failure: Exception | None = None
+    try:
+        _take(ports, ended)
+    except Exception as error:  # noqa: BLE001  memory is somebody else's code
+        failure = error
+    attempts = handover.attempts + 1
+    given_up = failure is not None and attempts >= ports.settings.handover_attempts
+    facts = SessionOffered(handover=handover.id, taken=failure is None, attempts=attempts, given_up=given_up)
+    content = None if failure is None else ReasonContent(reason=words(failure))
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        known = states[stream].session
+        drafts = [Draft(type="session.offered", facts=facts, content=content)]
+        if known is None or handover.id not in known.handovers:
+            return {}
+        last = set(known.handovers) == {handover.id} and (failure is None or given_up)
+        if last and known.status == "closing":
+            drafts.append(closed_draft(known, reset=was_reset(ports, acting, stream, known)))
+        return {stream: drafts}
+
+    change(ports, acting, (stream,), decide)
+    return failure is None
+
+
+def _take(ports: Ports, ended: EndedConversation) -> None:
+    """Offer it. What would have to be awaited is not taken, whatever it looks like."""
+    assert ports.memory is not None
+    take: Callable[[EndedConversation], object] = ports.memory.take
+    answer = take(ended)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise InvalidValue("take gave something to be awaited. Use holdfast.open_async, or a take that is done.")
+
+
+def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:
+    session = str(parse_scope(stream).get("session"))
+
+    def read(thread: str) -> Iterator[Message]:
+        if thread not in closing.spans:
+            return  # Nothing was said in it.
+        first, last = closing.spans[thread]
+        name = Scope.thread(session, thread).text
+        end = _end(ports, acting, name, max(first, last))
+        # As it was when it ended: what is retracted or said later under this id is not part of it.
+        for segment in (*reversed(shared_at(ports, acting, name, end - 1)), Segment(name, first, last, last)):
+            yield from span_of(ports, acting, segment)
+
+    return EndedConversation(
+        key=key,
+        tenant=acting.tenant,
+        session=session,
+        generation=closing.generation,
+        cause=closing.cause,
+        ended_at=at,
+        threads=tuple(sorted(closing.spans)),
+        read=read,
+    )
+
+
+def _end(ports: Ports, acting: Acting, stream: str, after: int) -> int:
+    """The version at which a line ended, after its newest message."""
+    query = Query(tenant=acting.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
+    return ports.journal.read(query)[0].version
+
+
+def sweep_sessions(ports: Ports, acting: Acting) -> SweptSessions:
+    """End sessions that were idle too long, and offer what was not taken yet."""
+    now, ended, after = ports.clock.now_ms(), 0, ""
+    while idle := ports.journal.idle_sessions(acting.tenant, now, after, PAGE):
+        for stream in idle:
+            try:
+                id = str(parse_scope(stream).get("session"))
+                ended += end_session(ports, acting, id, cause="timeout", reset=True, quiet_at=now)
+            except SessionClosed:
+                continue
+        after = idle[-1]
+    taken = sum(offer(ports, acting, stream) for stream in list(_pending(ports, acting)))
+    return SweptSessions(ended=ended, handed_over=taken)
+
+
+def _pending(ports: Ports, acting: Acting) -> Iterator[str]:
+    after, seen = b"", set()
+    while found := ports.journal.find(acting.tenant, "session_handovers", None, None, after, PAGE):
+        for stream, row in found:
+            if stream not in seen:
+                seen.add(stream)
+                yield stream
+            key = row["handover_id"]
+            assert isinstance(key, bytes)
+            after = key

@@ -1,0 +1,228 @@
+"""Conversations in and out in providers' forms: repaired with a report, or refused; written as they were said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.sessions.match import matched
+from holdfast.core.sessions.pairing import repaired
+from holdfast.core.wire import jsonl as json_lines
+from holdfast.core.wire.formats import FORMATS, read_conversation, render_conversation
+from holdfast.core.wire.plain_data import Reading
+from holdfast.errors import InvalidMessage, InvalidValue, NotFound
+from holdfast.flow.journal import artifacts, redact
+from holdfast.flow.sessions import append, sessions
+from holdfast.flow.sessions import read as session_read
+from holdfast.ports import Acting, Ports
+from holdfast.records.messages import Message, Part, Repair, ToolCallResult
+from holdfast.records.reports import Progress
+from holdfast.records.sessions import SessionState
+
+ALL_FORMATS = (*FORMATS, "jsonl")
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What came in, and everything that had to be put right on the way."""
+
+    messages: int
+    repairs: tuple[Repair, ...] = ()
+    repeated: bool = False
+
+
+def read(format: str, given: Any) -> Reading:
+    """A conversation in a form, with what was broken in it and in its pairing."""
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    reading = json_lines.read_messages(_lines(given)) if format == "jsonl" else read_conversation(format, given)
+    whole = repaired(reading.messages, open_calls="keep")
+    torn = [replace(one, index=reading.indexes[one.index]) if reading.indexes else one for one in whole.repairs]
+    repairs = sorted([*reading.repairs, *torn], key=lambda one: one.index)
+    return replace(reading, messages=whole.messages, repairs=repairs)
+
+
+def _lines(given: Any) -> list[str | bytes]:
+    if isinstance(given, str):
+        return [*given.split("\n")]
+    if isinstance(given, bytes):
+        return [*given.split(b"\n")]
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise InvalidMessage(f"JSON lines are text or a list of lines, not {type(given).__name__}.")
+    lines = list(given)
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str | bytes):
+            raise InvalidMessage(f"Line {number} is {type(line).__name__}, not text. Pass lines of JSON.")
+    return lines
+
+
+def import_conversation(
+    ports: Ports,
+    acting: Acting,
+    session: str,
+    thread: str,
+    format: str,
+    given: Any,
+    *,
+    strict: bool = False,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Messages at the end of a line in one commit; its system prompt, tools and model if the session has none."""
+    reading = read(format, given)
+    if strict and reading.repairs:
+        said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
+        raise InvalidMessage(f"The list is broken in {len(reading.repairs)} places, so nothing was imported. {said}")
+    own, stream = sessions.streams_of(session, thread)
+    system, messages = _system(reading)
+    known = sessions.session_state(ports, acting, session)
+    if not _is_the_sessions(ports, acting, own, stream, known, system, key, len(messages)):
+        messages = reading.messages
+    offered = sessions.Given(
+        system=system if known.system is None else None,
+        tools=(reading.tools or None) if known.tools is None else None,
+        model=reading.model if known.model is None else None,
+    )
+    if not messages:
+        sessions.open_session(ports, acting, session, thread, offered)
+        return Imported(messages=0, repairs=tuple(reading.repairs))
+    found, repeated = append.append_beside(
+        ports,
+        acting,
+        stream,
+        _fresh(messages),
+        key=key,
+        progress=progress,
+        beside=sessions.beside(ports, acting, own, offered),
+    )
+    return Imported(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
+
+
+def _system(reading: Reading) -> tuple[str | None, list[Message]]:
+    """The system prompt and the rest: given apart, or as the first message."""
+    if reading.system is not None:
+        return reading.system, reading.messages
+    first = reading.messages[0] if reading.messages else None
+    if first is not None and first.role == "system" and isinstance(first.content, str) and not first.name:
+        return first.content, reading.messages[1:]
+    return None, reading.messages
+
+
+def _is_the_sessions(
+    ports: Ports,
+    acting: Acting,
+    own: str,
+    stream: str,
+    known: SessionState,
+    system: str | None,
+    key: str | None,
+    rest: int,
+) -> bool:
+    """Whether a system prompt is, or becomes, that of the session; another one stays a message."""
+    stored = [] if key is None else ports.journal.by_key(acting.tenant, stream, key)
+    if stored:
+        # An import that is repeated does what it did, whatever the session was told since.
+        return sum(event.type in session_read.APPENDED for event in stored) == rest
+    if system is None or known.system is None:
+        return True
+    shown = system if ports.redact is None else redact.text(ports.redact, system)
+    return sessions.session_texts(ports, acting, own, known, ("system",)).get("system") == shown
+
+
+def _fresh(messages: Sequence[Message]) -> list[Message]:
+    """Messages as they come from elsewhere: places and ids of another journal mean nothing here.
+
+    Which result answers which call is kept, whatever their providers' ids say.
+    """
+    calls = matched(messages).calls()
+    found = []
+    for index, message in enumerate(messages):
+        made = [
+            replace(call, id=f"{index}.{at}", provider_id=call.provider_id or call.id or None)
+            for at, call in enumerate(message.tool_calls)
+        ]
+        results = []
+        for at, result in enumerate(message.tool_results):
+            place = calls.get((index, at))
+            provider = result.provider_id or result.tool_call_id or None
+            id = "" if place is None else f"{place[0]}.{place[1]}"
+            results.append(replace(result, tool_call_id=id, provider_id=provider))
+        found.append(
+            replace(
+                message,
+                id="",
+                stream="",
+                version=0,
+                timestamp=0,
+                round=0,
+                tokens=None,
+                tokenizer=None,
+                tool_calls=tuple(made),
+                tool_results=tuple(results),
+            )
+        )
+    return found
+
+
+def export_conversation(ports: Ports, acting: Acting, session: str, thread: str, format: str) -> Any:
+    """A whole line: a request's keyword arguments, or JSON lines. Calls and results side by side, nothing left out."""
+    if format not in ALL_FORMATS:
+        raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
+    own, stream = sessions.streams_of(session, thread)
+    known = sessions.session_state(ports, acting, session)
+    system = sessions.session_texts(ports, acting, own, known, ("system",)).get("system")
+    tools = sessions.session_tools(ports, acting, known)
+    found = [with_bodies(ports, acting, message) for message in session_read.history(ports, acting, stream)]
+    if format == "jsonl":
+        return list(json_lines.write_lines(found, system=system, tools=tools, model=known.model))
+    messages = list(_by_position(repaired(found, open_calls="keep").messages))
+    return render_conversation(format, messages, system=system, tools=tools)
+
+
+def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
+    """Where calls made together share a provider's id, only their order tells whose result is whose."""
+    order: dict[str, int] = {}
+    results: list[Message] = []
+    for message in messages:
+        if message.role == "tool" and order:
+            results.append(message)
+            continue
+        yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
+        results = []
+        ids = [call.provider_id for call in message.tool_calls]
+        order = {call.id: at for at, call in enumerate(message.tool_calls)} if len(set(ids)) < len(ids) else {}
+        yield message
+    yield from sorted(results, key=lambda one: order.get(one.tool_results[0].tool_call_id, len(order)))
+
+
+def with_bodies(ports: Ports, acting: Acting, message: Message) -> Message:
+    """A message whose images and files are bytes again, as far as they are not erased."""
+    content = message.content
+    if isinstance(content, list):
+        content = _parts(ports, acting, content)
+    results = tuple(_result(ports, acting, result) for result in message.tool_results)
+    return replace(message, content=content, tool_results=results)
+
+
+def _result(ports: Ports, acting: Acting, result: ToolCallResult) -> ToolCallResult:
+    if not isinstance(result.result, list) or not all(isinstance(part, dict) for part in result.result):
+        return result
+    return replace(result, result=_parts(ports, acting, result.result))
+
+
+def _parts(ports: Ports, acting: Acting, parts: Sequence[Part]) -> list[Part]:
+    found = []
+    for part in parts:
+        name = part.get("artifact")
+        if part.get("type") not in ("image", "file") or not isinstance(name, str):
+            found.append(part)
+            continue
+        rest = {key: value for key, value in part.items() if key != "artifact"}
+        try:
+            body = artifacts.read(ports, acting, name)
+        except NotFound:
+            body = None
+        found.append({**rest, "data": body} if isinstance(body, bytes) else rest)
+    return found

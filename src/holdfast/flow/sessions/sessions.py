@@ -1,0 +1,405 @@
+"""Sessions: opened once, settings kept with them, ended for good or to begin anew.
+
+A session's settings and endings are in its own stream, each line of its conversation in another. What
+ends it ends all its lines in the same commit, so no message can slip in behind the end.
+
+Lists of sessions: most recently active first, page by page; by cost or title, all of them are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from holdfast.core.journal.codec import encode
+from holdfast.core.msgspec_types import decoder
+from holdfast.core.wire.tools import tool_defs
+from holdfast.errors import InvalidValue, NotFound, SessionClosed, SessionNotFound
+from holdfast.flow.frames.read import current, event_at, field
+from holdfast.flow.journal import artifacts, redact
+from holdfast.flow.journal.append import change
+from holdfast.flow.sessions.append import Beside
+from holdfast.flow.state.entry_events import clear_transients, ending_drafts, scopes_in
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Artifact, SessionQuery, SessionRow
+from holdfast.records.events.envelope import ERASED, Draft
+from holdfast.records.events.sessions import (
+    SESSION_TEXTS,
+    SessionClosing,
+    SessionContent,
+    SessionOpened,
+    ThreadAdded,
+    ThreadEnded,
+    ThreadOpened,
+)
+from holdfast.records.events.sessions import SessionClosed as ClosedFacts
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import check_id, ulid_text
+from holdfast.records.messages import ToolDef
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.sessions import SessionInfo, SessionState
+from holdfast.records.usage import Usage
+
+States = Mapping[str, StreamState]
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings as a caller gives them; what is None is not given."""
+
+    system: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+    tools: Sequence[Any] | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    idle_timeout: float | None = None
+    agent: bool = False
+    """Whether an agent gives them, for as long as it speaks: without `system`, what the application gave counts."""
+    own: int | None = None
+    """For an agent's settings: the version of the system prompt that the application gave; 0 if it gave none."""
+
+
+def streams_of(id: str, thread: str) -> tuple[str, str]:
+    """A session's own stream, and that of one of its lines."""
+    return Scope.session(check_id(id, "session id")).text, Scope.thread(id, check_id(thread, "thread id")).text
+
+
+def open_session(
+    ports: Ports, acting: Acting, id: str, thread: str, given: Given, *, create: bool = True
+) -> SessionState:
+    """A session and one of its lines, made if they are not there; new settings are noted."""
+    session, line = streams_of(id, thread)
+    given = _checked(ports, given)
+    known = current(ports, acting, session).session
+    if not create and (known is None or thread not in known.threads):
+        what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
+        raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
+    tools = None if given.tools is None else _tools(ports, acting, given.tools)
+    if known is not None and thread in known.threads and not _changes(ports, acting, session, known, given, tools):
+        artifacts.withdraw(ports, acting, () if tools is None else (tools,))
+        return known
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        now = states[session].session
+        own: list[Draft] = []
+        if now is None:
+            first = msgspec.structs.replace(given, own=0) if given.agent and given.system is not None else given
+            own.append(_settings("session.opened", first, tools, ports))
+        elif changed := _changes(ports, acting, session, now, given, tools):
+            own.append(_settings("session.changed", changed, tools, ports))
+        if now is not None and thread in now.threads:
+            return {session: own}
+        if now is not None and now.status in ("closing", "closed") and not was_reset(ports, acting, session, now):
+            raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
+        own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
+        return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *begun(now)]}
+
+    change(ports, acting, (session, line), decide, artifacts=() if tools is None else (tools,))
+    found = current(ports, acting, session).session
+    assert found is not None
+    return found
+
+
+def begun(known: SessionState | None) -> list[Draft]:
+    """What follows the first event of a new line: its generation, and that it waits if its session has ended."""
+    if known is None:
+        return []
+    drafts: list[Draft] = []
+    if known.generation:
+        drafts.append(Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation)))
+    if known.status != "open":
+        # As all other lines were reset: the first message in any of them begins the session anew.
+        drafts.append(Draft(type="thread.ended", facts=ThreadEnded(reset=True)))
+    return drafts
+
+
+def was_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
+    """Whether a session that has ended begins anew with the next message: each of its lines can tell."""
+    id = str(parse_scope(session).get("session"))
+    line = current(ports, acting, Scope.thread(id, known.threads[0]).text).line
+    return line is not None and line.fresh
+
+
+def _checked(ports: Ports, given: Given) -> Given:
+    for name in ("system", "title", "model", "tokenizer"):
+        value = getattr(given, name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidValue(f"{name} must be text, not {type(value).__name__}.")
+    if given.model is not None:
+        check_id(given.model, "model", limit=256)
+    timeout = given.idle_timeout
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9
+    ):
+        raise InvalidValue(f"idle_timeout must be seconds, more than 0 and finite, not {timeout!r}.")
+    if given.metadata is not None and not isinstance(given.metadata, dict):
+        raise InvalidValue("metadata must be a mapping of plain data.")
+    if ports.redact is None:
+        return given
+    texts = {name: redact.value(ports.redact, getattr(given, name)) for name in SESSION_TEXTS}
+    return msgspec.structs.replace(given, **texts)
+
+
+def _tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
+    return artifacts.prepare(ports, acting, encode(msgspec.to_builtins(tool_defs(tools))))
+
+
+def _changes(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given, tools: Artifact | None
+) -> Given | None:
+    """What is given and not what is stored; None if nothing is."""
+    wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
+    texts = session_texts(ports, acting, stream, known, tuple(wanted))
+    different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
+    different.update(_prompt_changes(ports, acting, stream, known, given))
+    if given.model not in (None, known.model):
+        different["model"] = given.model
+    tokenizer = _tokenizer(ports, given)
+    if tokenizer not in (None, known.tokenizer):
+        different["tokenizer"] = tokenizer
+    if given.idle_timeout is not None and round(given.idle_timeout * 1000) != known.idle_timeout_ms:
+        different["idle_timeout"] = given.idle_timeout
+    if tools is not None and tools.name.hex() != known.tools:
+        different["tools"] = given.tools
+    return Given(**different) if different else None
+
+
+def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given) -> dict[str, Any]:
+    """What becomes of the system prompt: what the application gave, and what an agent gave while it spoke."""
+    if known.system is None or (given.system is None and not given.agent):
+        return {} if given.system is None else {"system": given.system, "own": 0 if given.agent else None}
+    event = event_at(ports, acting, stream, known.system)
+    lent: int | None = None if event is None else event.facts.own
+    same = field(event, "system") == given.system
+    if not given.agent:
+        return {} if same and lent is None else {"system": given.system}
+    if given.system is None:
+        return {} if lent is None else {"own": lent}
+    return {} if same else {"system": given.system, "own": known.system if lent is None else lent}
+
+
+def _tokenizer(ports: Ports, given: Given) -> str | None:
+    """The tokenizer that was asked for; without one, it follows from the model whenever something is counted."""
+    assert ports.models is not None
+    return None if given.tokenizer is None else ports.models.tokenizer(given.tokenizer).name
+
+
+def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports) -> Draft:
+    name = None if tools is None or given.tools is None else tools.name.hex()
+    texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
+    facts = SessionOpened(
+        model=given.model,
+        tokenizer=_tokenizer(ports, given),
+        tools=name,
+        idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
+        texts=tuple(texts),
+        own=given.own,
+        artifacts=() if name is None else (name,),
+    )
+    return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
+
+
+def beside(ports: Ports, acting: Acting, stream: str, given: Given) -> Beside:
+    """New settings to be written in the same commit as messages."""
+    given = _checked(ports, given)
+    tools = None if given.tools is None else _tools(ports, acting, given.tools)
+
+    def drafts(state: StreamState) -> list[Draft]:
+        known = state.session or SessionState()
+        changed = _changes(ports, acting, stream, known, given, tools)
+        return [] if changed is None else [_settings("session.changed", changed, tools, ports)]
+
+    return Beside(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
+
+
+def session_texts(
+    ports: Ports, acting: Acting, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS
+) -> dict[str, Any]:
+    """The system prompt, title and metadata of a session, as far as they are not erased."""
+    versions = {name: version for name in names if (version := getattr(known, name)) is not None}
+    events = {version: event_at(ports, acting, stream, version) for version in set(versions.values())}
+    found = {name: field(events[version], name) for name, version in versions.items()}
+    return {name: value for name, value in found.items() if value is not None and value is not ERASED}
+
+
+def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[ToolDef, ...]:
+    """The tools that a session's model is told about."""
+    if known.tools is None:
+        return ()
+    body = artifacts.read(ports, acting, known.tools)
+    return decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else ()
+
+
+def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
+    """What a session is now; refuses one that is not there."""
+    found = current(ports, acting, Scope.session(check_id(id, "session id")).text).session
+    if found is None:
+        raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
+    return found
+
+
+# ending
+
+
+def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
+    """End a session in one commit; False if there was nothing to end.
+
+    With `quiet_at`, only if nothing was said for as long as its timeout says by then.
+    """
+    session = Scope.session(check_id(id, "session id")).text
+    current(ports, acting, session)  # Nothing is left undone because of a status that was only remembered.
+
+    def lines(states: States) -> list[str]:
+        known = states[session].session
+        return [] if known is None else [Scope.thread(id, thread).text for thread in known.threads]
+
+    def decide(states: States) -> dict[str, list[Draft]]:
+        known = states[session].session
+        if known is None:
+            raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
+        found = {name: states[name] for name in lines(states)}
+        again = any(state.line is not None and state.line.fresh for state in found.values())
+        over = known.status == "closed" or (known.status == "closing" and not again)
+        if over and not (reset and cause == "reset"):
+            raise SessionClosed(f"Session {id!r} was closed already.")
+        if quiet_at is not None and _busy(known, found, quiet_at):
+            return {}
+        ended = known.status == "ended" and reset
+        drafts = {} if ended else _ending(ports, known, session, found, cause, reset)
+        for stream, gone in ending_drafts(ports, acting, states).items():
+            drafts[stream] = [*gone, *drafts.get(stream, ())]
+        return drafts
+
+    def within(states: States) -> list[str]:
+        return list(dict.fromkeys((*lines(states), *scopes_in(ports, acting, session))))
+
+    changed = change(ports, acting, (session,), decide, needs=within)
+    clear_transients(ports, acting, session)
+    return changed.appended is not None
+
+
+def _busy(known: SessionState, lines: States, now: int) -> bool:
+    """Whether something was said since the session was taken for idle."""
+    newest = max((state.line.newest_at for state in lines.values() if state.line is not None), default=0)
+    return known.status != "open" or known.idle_timeout_ms is None or newest + known.idle_timeout_ms > now
+
+
+def _ending(
+    ports: Ports, known: SessionState, session: str, lines: States, cause: str, reset: bool
+) -> dict[str, list[Draft]]:
+    spans = {
+        str(parse_scope(name).get("thread")): (state.line.floor, state.line.newest)
+        for name, state in lines.items()
+        if state.line is not None and state.line.messages
+    }
+    again = known.status in ("closed", "closing")
+    handover = ulid_text(ports.ids.ulid()) if spans and ports.memory is not None and not again else None
+    closing = SessionClosing(
+        cause=cause, generation=known.generation, reset=reset, handover=handover, spans={} if again else spans
+    )
+    own = [Draft(type="session.closing", facts=closing)]
+    if handover is None and not known.handovers:
+        own.append(closed_draft(known, reset=reset))
+    drafts = {session: own}
+    for name, state in lines.items():
+        dropped = () if state.line is None else tuple(state.line.calls)
+        drafts[name] = [Draft(type="thread.ended", facts=ThreadEnded(reset=reset, dropped=dropped))]
+    return drafts
+
+
+def closed_draft(known: SessionState, *, reset: bool) -> Draft:
+    """The last word about a session's end."""
+    return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
+
+
+def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
+    """What all lines of a session used, as their providers reported it."""
+    total = Usage(cost=0)
+    for thread in session_state(ports, acting, id).threads:
+        line = current(ports, acting, Scope.thread(id, thread).text).line
+        if line is None:
+            raise NotFound(f"The thread {thread!r} of session {id!r} cannot be read.")
+        total = total + line.usage
+    return total
+
+
+PAGE = 100
+MANY = 1_000
+"""Rows that are only added up are read by the thousand."""
+ORDERS = ("activity", "cost", "title")
+STATUSES = ("open", "closing", "ended", "closed")
+
+
+def sessions(
+    ports: Ports,
+    acting: Acting,
+    *,
+    user: str | None = None,
+    title: str | None = None,
+    status: str | None = None,
+    order: str = "activity",
+    limit: int | None = None,
+) -> Iterator[SessionInfo]:
+    """Sessions, most recently active first, or by cost or title; `title` keeps those whose title holds it."""
+    if order not in ORDERS:
+        raise InvalidValue(f"order must be one of {', '.join(ORDERS)}, not {order!r}.")
+    if status is not None and status not in STATUSES:
+        raise InvalidValue(f"status must be one of {', '.join(STATUSES)}, not {status!r}.")
+    if user is not None:
+        check_id(user, "user")
+    if title is not None and not isinstance(title, str):
+        raise InvalidValue(f"title must be text to look for, not {title!r}.")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise InvalidValue(f"limit must be a number of sessions, not {limit!r}.")
+    page = PAGE if limit is None or order != "activity" or title is not None else min(max(limit, 1), PAGE)
+    found = _listed(ports, acting, SessionQuery(user=user, status=status, limit=page), title)
+    return islice(_ordered(found, order), limit)
+
+
+def usage(ports: Ports, acting: Acting) -> Usage:
+    """What all sessions of a tenant used and cost; looks at each of them once, page by page, as of one moment."""
+    query, total = SessionQuery(limit=MANY), Usage(cost=0)
+    with ports.journal.snapshot():
+        while page := ports.journal.sessions(acting.tenant, query):
+            total = sum((row.usage for row in page), total)
+            query = msgspec.structs.replace(query, before=page[-1].place)
+    return total
+
+
+def _ordered(found: Iterator[SessionInfo], order: str) -> Iterator[SessionInfo]:
+    if order == "cost":
+        yield from sorted(found, key=lambda one: (-(one.usage.cost or 0), -one.usage.spent, one.id))
+    elif order == "title":
+        yield from sorted(found, key=lambda one: ((one.title or "").casefold(), one.id))
+    else:
+        yield from found
+
+
+def _listed(ports: Ports, acting: Acting, query: SessionQuery, title: str | None) -> Iterator[SessionInfo]:
+    while page := ports.journal.sessions(acting.tenant, query):
+        for row in page:
+            info = _info(ports, acting, row)
+            if title is None or title.casefold() in (info.title or "").casefold():
+                yield info
+        query = msgspec.structs.replace(query, before=page[-1].place)
+
+
+def _info(ports: Ports, acting: Acting, row: SessionRow) -> SessionInfo:
+    title = None
+    if row.title_version is not None:
+        title = field(event_at(ports, acting, row.stream, row.title_version), "title") or None
+    return SessionInfo(
+        id=str(parse_scope(row.stream).get("session")),
+        status=row.status,
+        title=title,
+        model=row.model,
+        user=row.user,
+        opened_at=row.opened_at,
+        active_at=row.active_at,
+        messages=row.messages,
+        threads=row.threads,
+        usage=row.usage,
+    )

@@ -1,0 +1,66 @@
+"""A store that can only be looked at: what a StateReader reads from, so that nothing on the way there writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from holdfast.flow.state.store import Storage
+from holdfast.ports import Store, Transients
+from holdfast.records.entries import Revision, Stored
+
+_STORE = ("get", "page", "search", "edges", "history")
+_TRANSIENTS = ("get", "at", "over")
+
+
+class ReadOnlyStore:
+    """The reading half of a store, as functions of its own: none of them names the store that it asks."""
+
+    __slots__ = ("_capabilities", *_STORE)
+
+    history: Callable[[str, str, int | None], list[Revision]]
+
+    def __init__(self, store: Store) -> None:
+        self._capabilities = _asking(lambda: store.capabilities)
+        for name in _STORE:
+            if hasattr(store, name):
+                setattr(self, name, _asking(getattr(store, name)))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        offered: frozenset[str] = self._capabilities()
+        return offered
+
+
+class ReadOnlyTransients:
+    """What lies over entries, to be looked at."""
+
+    __slots__ = _TRANSIENTS
+
+    get: Callable[[tuple[str, str], str, int], Stored | None]
+
+    def __init__(self, transients: Transients) -> None:
+        for name in _TRANSIENTS:
+            setattr(self, name, _asking(getattr(transients, name)))
+
+
+def read_only(storage: Storage) -> Storage:
+    """The same for whoever only reads."""
+    if isinstance(storage.store, ReadOnlyStore):
+        return storage
+    return replace(
+        storage,
+        store=cast(Store, ReadOnlyStore(storage.store)),
+        transients=cast(Transients, ReadOnlyTransients(storage.transients)),
+    )
+
+
+def _asking(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in place of a method, which would carry its object."""
+
+    def asking(*given: Any) -> Any:
+        return ask(*given)
+
+    return asking

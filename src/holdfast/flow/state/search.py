@@ -1,0 +1,373 @@
+"""Finding entries: by their words and by what they mean, and along the edges between them.
+
+Searching the journal: entries of scopes and messages of conversations, by words and by what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from holdfast.core import entries as rules
+from holdfast.core.journal.codec import decode, decode_event, decode_facts, encode
+from holdfast.core.packs.event_text import message_text
+from holdfast.core.search.documents import INDEXED_CHARS, KEPT, SAID, Hit, TextSearch, admits, said, told, unread
+from holdfast.core.search.rank import Candidate, rank_hits
+from holdfast.core.search.words import named, snippet, terms, text_of
+from holdfast.core.sessions.message_events import large_texts
+from holdfast.core.values import plain
+from holdfast.errors import InvalidValue, TooLarge, Unavailable
+from holdfast.flow.sessions.read import decoded, line_of, segments, session_of
+from holdfast.flow.state.entry_events import stored_entry
+from holdfast.flow.state.store import Storage, check_writable, needs, value_of
+from holdfast.flow.state.vectors import like
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Span
+from holdfast.records.entries import Edge, Match, Reached, SearchResult, Wanted
+from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.events.sessions import MessageContent, Segment
+from holdfast.records.ids import check_id
+from holdfast.records.reports import Query
+from holdfast.records.scope import Address, Scope
+
+MOST_REACHED = 100_000
+CANDIDATES = 100
+"""Best by words and best by meaning that are ranked together. Measured, more change next to nothing."""
+
+
+def search(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
+    """Entries of one scope, best first. A store that cannot search finds nothing."""
+    place, query = Scope.of(scope).text, check_query(query)
+    words = terms(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    if not words or not storage.store.capabilities & {"text", "vectors"}:
+        return []
+    now = storage.clock.now_ms()
+    over = {key for key, _ in storage.transients.over(storage.place(place), now)}
+    vector, name = query_vector(storage, query)
+    wanted = Wanted(now=now, terms=words, vector=vector, embedder=name, limit=max(CANDIDATES, 2 * limit))
+    matches = storage.store.search(place, wanted)
+    # What a transient entry lies over is not what a reader would get.
+    return ranked(place, [match for match in matches if match.key not in over], words, limit)
+
+
+def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None]:
+    """What an embedder makes of a question. One that is out of order leaves the words."""
+    embedder = storage.embedder
+    if embedder is None or "vectors" not in storage.store.capabilities:
+        return None, None
+    try:
+        return embedder.embed([query], query=True)[0], embedder.name
+    except (Unavailable, InvalidValue):
+        return None, None
+
+
+def ranked(scope: str, matches: list[Match], words: tuple[str, ...], limit: int) -> list[SearchResult]:
+    """Matches as results, best first; equal ones newest first."""
+    matches = sorted(matches, key=lambda match: match.key)
+    candidates = [
+        Candidate(
+            id=number,
+            text=match.text,
+            cosine=match.cosine,
+            salience=match.entry.salience,
+            newest=match.entry.written_at,
+        )
+        for number, match in enumerate(matches)
+    ]
+    found = []
+    for number, score in rank_hits(candidates, mean_length=0.0, limit=limit):
+        match = matches[number]
+        value = value_of(match.entry)
+        text = text_of(value, INDEXED_CHARS)
+        found.append(
+            SearchResult(
+                score=score,
+                snippet=snippet(text, words),
+                scope=scope,
+                key=match.key,
+                value=value,
+                at=match.entry.written_at,
+            )
+        )
+    return found
+
+
+def edge_between(
+    scope: Address,
+    source: str,
+    kind: str,
+    target: str,
+    *,
+    target_scope: Address | None = None,
+    weight: float | None = None,
+    data: Any = None,
+) -> Edge:
+    """An edge as it is stored, checked."""
+    place = Scope.of(scope).text
+    value = plain(data)
+    encode(value)
+    return Edge(
+        scope=place,
+        source=rules.check_entry_key(source),
+        kind=check_id(kind, "kind"),
+        target_scope=place if target_scope is None else Scope.of(target_scope).text,
+        target=rules.check_entry_key(target),
+        weight=None if weight is None else rules.check_number("weight", weight),
+        data=value,
+    )
+
+
+def link(storage: Storage, edge: Edge) -> None:
+    """Connect two keys. They need not have values; the same edge again takes new weight and data."""
+    needs(storage, "graph", "a graph")
+    check_writable(storage, edge.source, edge.target)
+    size = len(encode(edge.data, storage.settings.nesting))
+    if size > storage.settings.event_bytes:
+        raise TooLarge(
+            f"The data of an edge has {size:,} bytes; {storage.settings.event_bytes:,} are allowed. "
+            "Keep it in an entry, or raise HOLDFAST_EVENT_BYTES."
+        )
+    storage.store.link(edge)
+
+
+def unlink(storage: Storage, edge: Edge) -> bool:
+    """Take an edge away; gives whether it was there."""
+    needs(storage, "graph", "a graph")
+    check_writable(storage, edge.source, edge.target)
+    return storage.store.unlink(edge)
+
+
+def neighbours(
+    storage: Storage, scope: Address, key: str, kinds: Any, direction: str, limit: int | None = None
+) -> list[Edge]:
+    """The edges at a key, or the first of them."""
+    needs(storage, "graph", "a graph")
+    node = (Scope.of(scope).text, rules.check_entry_key(key))
+    way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
+    most = None if limit is None else rules.check_limit("limit", limit, MOST_REACHED)
+    steps = rules.beside(storage.store.edges, [node], way, wanted, most)
+    # An edge from a key to itself is found from both ends.
+    found = {(edge.scope, edge.source, edge.kind, edge.target_scope, edge.target): edge for _, _, edge in steps}
+    return list(found.values())[:most]
+
+
+def traverse(
+    storage: Storage, scope: Address, key: str, depth: int, kinds: Any, direction: str, limit: int | None
+) -> list[Reached]:
+    """Every key within so many edges of one, nearest first."""
+    needs(storage, "graph", "a graph")
+    node = (Scope.of(scope).text, rules.check_entry_key(key))
+    return rules.traverse(
+        storage.store.edges,
+        node,
+        rules.check_limit("depth", depth, rules.MAX_DEPTH),
+        rules.check_direction(direction),
+        rules.check_kinds(kinds),
+        MOST_REACHED if limit is None else rules.check_limit("limit", limit, MOST_REACHED),
+    )
+
+
+SEARCH_CANDIDATES: Final = 400
+BY_MEANING: Final = 100
+AROUND: Final = 20
+"""Hits whose neighbours are looked at as well: what was said next is often the answer."""
+STEPS: Final = 2
+SAMPLED: Final = 200
+CHARACTERS_PER_TOKEN: Final = 4
+MOST_RESULTS: Final = 1_000
+LONGEST_QUERY: Final = 10_000
+
+Counts = Callable[[StoredEvent], bool]
+"""Whether a message is one of those that are searched."""
+
+
+def check_query(query: object) -> str:
+    """What to look for: text of any kind."""
+    if not isinstance(query, str):
+        raise InvalidValue(f"query must be text, not {type(query).__name__}.")
+    return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
+
+
+def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
+    """Entries of one scope with raw scores, for the rules above the store to rank."""
+    search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
+    hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
+    near: dict[int, tuple[Hit, float]] = {}
+    if wanted.vector is not None and ports.embedder is not None:
+        near = like(ports, acting, search, wanted.vector, ports.embedder, hits)
+    found = []
+    for seq, hit in {**{seq: hit for seq, (hit, _) in near.items()}, **hits}.items():
+        key, entry = stored_entry(hit.event)
+        cosine = near[seq][1] if seq in near else 0.0
+        found.append(Match(key=key, entry=entry, text=hit.score, cosine=cosine))
+    return found
+
+
+def search_line(
+    ports: Ports,
+    acting: Acting,
+    stream: str,
+    query: str,
+    limit: int,
+    *,
+    counts: Counts = lambda event: True,
+) -> list[SearchResult]:
+    """Messages of one line, with what it shares with others; best first. What does not count is as if it were not."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    lines = tuple(segments(stream, line_of(ports, acting, stream)))
+    return _search(ports, acting, query, limit, lines=lines, counts=counts)
+
+
+def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
+    """Messages and entries of the whole tenant, by their words."""
+    query = check_query(query)
+    rules.check_limit("limit", limit, MOST_RESULTS)
+    return _search(ports, acting, query, limit)
+
+
+def _search(
+    ports: Ports,
+    acting: Acting,
+    query: str,
+    limit: int,
+    *,
+    lines: tuple[Segment, ...] = (),
+    counts: Counts = lambda event: True,
+) -> list[SearchResult]:
+    words = terms(query)
+    if not words:
+        return []
+    search = TextSearch(terms=words, now=ports.clock.now_ms(), lines=lines, limit=SEARCH_CANDIDATES)
+    matches = _seen(ports, acting, search, ports.journal.search(acting.tenant, search))
+    hits = {hit.event.seq: hit for hit in matches if counts(hit.event)}
+    near = _near(ports, acting, query, search, hits)
+    for seq, (hit, _) in near.items():
+        if seq not in hits and counts(hit.event):
+            hits[seq] = hit
+    for hit in _neighbours(ports, acting, search, [hit.event for hit in hits.values()]):
+        if counts(hit.event):
+            hits.setdefault(hit.event.seq, hit)
+    candidates = [_candidate(hit, near[seq][1] if seq in near else 0.0) for seq, hit in hits.items()]
+    best = rank_hits(
+        candidates,
+        mean_length=_mean_length(ports, acting, search, [hit.event for hit in hits.values()]),
+        speakers_named=named(query, {one.speaker for one in candidates if one.speaker is not None}),
+        limit=limit,
+    )
+    return [_result(ports, acting, decode_event(hits[seq].event), score, words) for seq, score in best]
+
+
+def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
+    """What a reader would get: what a transient entry lies over is something else."""
+    over = {
+        (stream, key)
+        for stream in {hit.event.stream for hit in hits if hit.event.type == KEPT and ports.transients is not None}
+        for key, _ in ports.transients.over((acting.tenant, stream), search.now)  # type: ignore[union-attr]
+    }
+    return [hit for hit in hits if not over or (hit.event.stream, _key(hit.event)) not in over]
+
+
+def _key(event: StoredEvent) -> str | None:
+    """The key of an entry; a message has none."""
+    return decode_facts(event.type, event.schema, event.facts).key if event.type == KEPT else None
+
+
+def _near(
+    ports: Ports, acting: Acting, query: str, search: TextSearch, known: Mapping[int, Hit]
+) -> dict[int, tuple[Hit, float]]:
+    embedder = ports.embedder
+    if embedder is None or search.everywhere:
+        return {}
+    try:
+        (vector,) = embedder.embed([query], query=True)
+    except (Unavailable, InvalidValue):
+        return {}
+    return like(ports, acting, replace(search, limit=BY_MEANING), vector, embedder, known)
+
+
+def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
+    """What was said around the best hits, as far as it is searched as well."""
+    known = {event.seq for event in found}
+    with ports.journal.snapshot():
+        near = {
+            beside.seq
+            for event in [event for event in found if event.type == SAID][:AROUND]
+            for beside in _beside(ports, event)
+            if beside.seq not in known
+        }
+        hits = ports.journal.hits(acting.tenant, sorted(near))
+    return [hit for hit in hits if admits(search, hit)]
+
+
+def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
+    """The messages just before and after one; in most conversations nothing else stands between them."""
+    query = Query(
+        tenant=event.tenant,
+        stream=event.stream,
+        after=event.version - STEPS - 1,
+        until=event.version + STEPS,
+        types=(SAID,),
+        limit=2 * STEPS + 1,
+    )
+    found = ports.journal.read(query)
+    if len(found) == query.limit:
+        return found
+    before = replace(query, after=0, until=event.version - 1, limit=STEPS, backwards=True)
+    behind = replace(query, after=event.version, until=None, limit=STEPS)
+    return [*ports.journal.read(before), *ports.journal.read(behind)]
+
+
+def _candidate(hit: Hit, cosine: float) -> Candidate:
+    event, text = hit.event, hit.score
+    assert event.content is not None, "what has lost its content is not given out"
+    facts = decode_facts(event.type, event.schema, event.facts)
+    if event.type == KEPT:
+        return Candidate(id=event.seq, text=text, cosine=cosine, salience=facts.salience, newest=event.seq)
+    content = decode(event.content, MessageContent)
+    return Candidate(
+        id=event.seq,
+        text=text,
+        cosine=cosine,
+        line=event.stream,
+        position=facts.position,
+        session=session_of(event.stream),
+        speaker=content.name,
+        asks=not large_texts(content) and said(content, unread).rstrip().endswith("?"),
+        newest=event.seq,
+    )
+
+
+def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
+    """How long the messages of the place searched are, by the newest of them."""
+    lengths: list[float] = []
+    for line in search.lines[:1]:
+        span = Span(table="messages", after=line.after, until=line.until, limit=SAMPLED, backwards=True)
+        rows = ports.journal.span(acting.tenant, line.stream, span)
+        lengths += [int(row["tokens"]) * CHARACTERS_PER_TOKEN for row in rows if row["tokens"] is not None]
+    if not lengths:
+        contents = (event.content for event in events if event.type == SAID and event.content is not None)
+        lengths = [len(said(decode(content, MessageContent), unread)) for content in contents]
+    return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+def _result(ports: Ports, acting: Acting, event: Event, score: float, words: tuple[str, ...]) -> SearchResult:
+    if event.type == KEPT:
+        value: Any = event.content.value
+        text, key = text_of(value, INDEXED_CHARS), event.facts.key
+        return SearchResult(
+            score=score, snippet=snippet(text, words), scope=event.stream, key=key, value=value, at=event.at
+        )
+    (message,) = decoded(ports, acting, [event])
+    return SearchResult(
+        score=score,
+        snippet=snippet(told(message).strip() or message_text(message), words),
+        scope=event.stream,
+        key=event.id,
+        value=message,
+        kind="message",
+        at=event.at,
+    )

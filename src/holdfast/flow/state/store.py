@@ -1,0 +1,184 @@
+"""A store with its rules, and reading it: the same rules over every store.
+
+A backend keeps bytes and compares versions; what a key is, what is over and what lies over what is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import entries as rules
+from holdfast.core.journal.codec import decode
+from holdfast.core.values import as_type, plain
+from holdfast.errors import EntryNotFound, InvalidValue, Unsupported
+from holdfast.ports import Clock, DatalogStore, Embedder, Store, TellingStore, Transients
+from holdfast.records.entries import Entry, EntryPage, Revision, Stored
+from holdfast.records.scope import Address, Scope
+from holdfast.records.settings import Settings
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """A store with what its rules need."""
+
+    store: Store
+    clock: Clock
+    settings: Settings
+    transients: Transients
+    tenant: str
+    embedder: Embedder | None = None
+    reserving: bool = False
+    """Whether some keys are holdfast's own, so that whoever writes by these rules is refused them."""
+
+    def place(self, scope: str) -> tuple[str, str]:
+        """Where transient entries of a scope lie."""
+        return (self.tenant, scope)
+
+
+def check_writable(storage: Storage, *keys: str) -> None:
+    """Refuse keys that are not for callers to write."""
+    if storage.reserving:
+        rules.check_not_reserved(*keys)
+
+
+def needs(storage: Storage, capability: str, what: str) -> None:
+    """Refuse what the store does not declare."""
+    if capability not in storage.store.capabilities:
+        raise Unsupported(f"This store does not offer {what}. It declares: {_declared(storage.store)}.")
+
+
+def _declared(store: Store) -> str:
+    return ", ".join(sorted(store.capabilities)) or "nothing beyond reading and writing"
+
+
+def find(storage: Storage, scope: str, key: str) -> Stored | None:
+    """The entry that readers see: a transient one first, never one whose time is over."""
+    now = storage.clock.now_ms()
+    over = storage.transients.get(storage.place(scope), key, now)
+    return over if over is not None else live(storage.store.get(scope, key), now)
+
+
+def live(entry: Stored | None, now: int) -> Stored | None:
+    return entry if entry is not None and entry.live(now) else None
+
+
+def value_of(entry: Stored) -> Any:
+    """What an entry holds, as plain data."""
+    return decode(entry.value)
+
+
+def read(storage: Storage, scope: Address, key: str, as_: Any = None, default: Any = None) -> Any:
+    """A key's value, as a type if one is asked for; the default if there is none."""
+    place, key = Scope.of(scope).text, rules.check_entry_key(key)
+    entry = find(storage, place, key)
+    if entry is None:
+        return default
+    return as_type(value_of(entry), as_, entry.schema, f"{key!r} of {place}")
+
+
+def require(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
+    """A key's value; without one, an error."""
+    place, key = Scope.of(scope).text, rules.check_entry_key(key)
+    entry = find(storage, place, key)
+    if entry is None:
+        raise EntryNotFound(f"{key!r} of {place} has no value. Check the key and the scope, or use read.")
+    return as_type(value_of(entry), as_, entry.schema, f"{key!r} of {place}")
+
+
+def entry_of(storage: Storage, scope: Address, key: str) -> Entry | None:
+    """A key's value with its version and how it is kept."""
+    place, key = Scope.of(scope).text, rules.check_entry_key(key)
+    entry = find(storage, place, key)
+    return None if entry is None else shown(place, key, entry)
+
+
+def shown(scope: str, key: str, entry: Stored) -> Entry:
+    """An entry as readers get it."""
+    return Entry(
+        scope=scope,
+        key=key,
+        value=value_of(entry),
+        version=entry.version,
+        written_at=entry.written_at,
+        expires_at=entry.expires_at,
+        tier=entry.tier,
+        lifetime=entry.lifetime,
+        content_kind=entry.content_kind,
+        salience=entry.salience,
+    )
+
+
+def listed(storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None) -> list[str]:
+    """Keys in order, after one of them: the next page begins after the last key of this one."""
+    return [key for key, _ in paged(storage, scope, prefix, after, limit)]
+
+
+def paged(
+    storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
+) -> list[tuple[str, Stored]]:
+    """Entries in order of key, transient ones in place of what they lie over."""
+    place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
+    after = None if after is None else rules.check_entry_key(after)
+    most = None if limit is None else rules.check_limit("limit", limit)
+    now = storage.clock.now_ms()
+    over = {
+        key: entry
+        for key, entry in storage.transients.over(storage.place(place), now)
+        if key.startswith(prefix) and (after is None or key > after)
+    }
+    found = dict(stored_entries(storage, place, EntryPage(now=now, prefix=prefix, after=after), most))
+    # A page that is full may end before a transient key: that one belongs to a later page, in order.
+    found.update(over)
+    return sorted(found.items())[:most]
+
+
+def entries(
+    storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
+) -> list[Entry]:
+    """Entries in order of key, as readers get them."""
+    place = Scope.of(scope).text
+    return [shown(place, key, entry) for key, entry in paged(storage, place, prefix, after, limit)]
+
+
+def stored_entries(storage: Storage, scope: str, page: EntryPage, most: int | None) -> list[tuple[str, Stored]]:
+    found: list[tuple[str, Stored]] = []
+    while most is None or len(found) < most:
+        wanted = page.limit if most is None else min(page.limit, most - len(found))
+        more = storage.store.page(scope, replace(page, limit=wanted))
+        found += more
+        if len(more) < wanted:
+            break
+        page = replace(page, after=more[-1][0])
+    return found
+
+
+def history(storage: Storage, scope: Address, key: str, limit: int | None = None) -> list[Revision]:
+    """What a key held, newest first."""
+    needs(storage, "history", "history")
+    most = None if limit is None else rules.check_limit("limit", limit)
+    return cast(TellingStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
+
+
+def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
+    """Scopes that have entries, in order, after one of them."""
+    needs(storage, "history", "a list of its scopes; hf.state does")
+    told = cast(TellingStore, storage.store).scopes
+    most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
+    now, found = storage.clock.now_ms(), list[str]()
+    last = "" if after is None else Scope.of(after).text
+    while more := told(now, last, most):
+        found += more
+        if limit is not None or len(more) < most:
+            break
+        last = more[-1]
+    return found
+
+
+def datalog(storage: Storage, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a store makes of a question in Datalog."""
+    needs(storage, "datalog", "Datalog")
+    if not isinstance(script, str):
+        raise InvalidValue(f"script must be text, not {type(script).__name__}.")
+    return cast(DatalogStore, storage.store).datalog(script, plain(params or {}))

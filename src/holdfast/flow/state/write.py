@@ -1,0 +1,262 @@
+"""Writing entries: what a caller gives is checked and made into bytes, reducers run, versions are compared.
+
+A write that depends on what is there is tried again when another writer was first; nothing is ever half written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import entries as rules
+from holdfast.core.journal.codec import encode
+from holdfast.core.search.documents import INDEXED_CHARS
+from holdfast.core.search.words import text_of
+from holdfast.core.values import plain, schema_of
+from holdfast.errors import Conflict, Corrupt, InvalidValue, TooLarge, Unavailable, VersionConflict
+from holdfast.flow.state.store import Storage, check_writable, live, needs, stored_entries, value_of
+from holdfast.ports import KeyedStore
+from holdfast.records.entries import EntryPage, Stored
+from holdfast.records.scope import Address, Scope
+
+TRIES = 1_000
+"""Each time another writer was first, so somebody gets on; whoever was this unlucky is told."""
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants written."""
+
+    value: Any
+    options: rules.Options = rules.Options()
+    expected: int | None = None
+    reducer: str = "overwrite"
+    once: str | None = None
+    effect: str | None = None
+    """The id of the effect that asks for it, if one does: the second time it changes nothing."""
+
+
+def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
+    """Write a key and give its new version, by which the next write can say what it expects."""
+    where = Scope.of(scope)
+    key = rules.check_entry_key(key)
+    check_writable(storage, key)
+    rules.check_options(wanted.options, where)
+    rules.check_expected(wanted.expected)
+    reducer = rules.check_reducer(wanted.reducer)
+    value = plain(wanted.value)
+    given = encode(value, storage.settings.nesting)
+    if wanted.once is None:
+        return _write(storage, where.text, key, value, wanted)
+    needs(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(answered, storage, where.text, key, wanted.once, given, reducer)
+    return _once(earlier, partial(_write, storage, where.text, key, value, wanted))
+
+
+def _write(storage: Storage, scope: str, key: str, value: Any, wanted: Write) -> int:
+    schema = schema_of(wanted.value)
+    if wanted.options.lifetime == "transient":
+        return _lay_over(storage, scope, key, value, wanted, schema)
+    if wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
+        entry = made(storage, key, value, wanted.options, schema)
+        version = storage.store.put(scope, key, entry, None, wanted.once)
+        assert version is not None, "a write that expects nothing is never refused"
+    else:
+        version = _compared(storage, scope, key, value, wanted, schema)
+    # What was said for good is not hidden by what was said for a moment.
+    storage.transients.drop(storage.place(scope), key)
+    return version
+
+
+def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
+    """What an earlier call under the same key made, else what this one makes.
+
+    The earlier one may still be under way: then it is this one that comes too late, and is given its answer.
+    """
+    known = earlier()
+    if known is not None:
+        return known
+    try:
+        return do()
+    except Conflict:
+        known = earlier()
+        if known is None:
+            raise
+        return known
+
+
+def answered(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
+    """The version that an earlier call with this idempotency key made, if one was; KeyReused if it was another call."""
+    return cast(KeyedStore, storage.store).answered(scope, key, once, given, reducer)
+
+
+def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:
+    if wanted.once is not None:
+        raise InvalidValue("A transient entry is not journaled, so it takes no key=.")
+    for _ in range(TRIES):
+        over, now = storage.transients.at(storage.place(scope), key), storage.clock.now_ms()
+        known = live(over, now)
+        if known is None or wanted.expected is not None:
+            stored = live(storage.store.get(scope, key), now)
+            _check_version(scope, key, stored, wanted.expected)
+            known = known or stored
+        after = rules.reduced(wanted.reducer, key, _current(known), value)
+        # Its version is that of what it lies over: whoever writes for good by it, changes what was seen.
+        version = 0 if known is None else known.version
+        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
+        entry = replace(entry, version=version)
+        if storage.transients.put(storage.place(scope), key, entry, over):
+            return version
+    raise _crowded(scope, key)
+
+
+def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:
+    """Read, decide, write if nothing changed meanwhile; again if something did."""
+    for _ in range(TRIES):
+        stored = storage.store.get(scope, key)
+        known = live(stored, storage.clock.now_ms())
+        if wanted.effect is not None and known is not None and wanted.effect in known.applied:
+            return known.version
+        _check_version(scope, key, known, wanted.expected)
+        after = rules.reduced(wanted.reducer, key, _current(known), value)
+        entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
+        if wanted.once is not None and wanted.reducer != "overwrite":
+            entry = replace(entry, reducer=wanted.reducer, given=encode(value))
+        if wanted.effect is not None:
+            before = () if known is None else known.applied
+            entry = replace(entry, applied=(*before, wanted.effect)[-rules.APPLIED :])
+        version = storage.store.put(scope, key, entry, 0 if stored is None else stored.version, wanted.once)
+        if version is not None:
+            return version
+    raise _crowded(scope, key)
+
+
+def _kept_on(entry: Stored, known: Stored | None, wanted: Write) -> Stored:
+    """What a reducer made goes on as what it was made of: what the caller does not say stays as it was."""
+    if wanted.reducer == "overwrite":
+        return entry
+    before = Stored(value=b"") if known is None else known
+    # An item is not what the list is: a type that was registered says nothing about a list of it.
+    schema = None if wanted.reducer == "append" else entry.schema
+    return replace(
+        entry,
+        schema=schema or before.schema,
+        expires_at=before.expires_at if wanted.options.ttl is None else entry.expires_at,
+        tier=before.tier if entry.tier is None else entry.tier,
+        lifetime=before.lifetime if entry.lifetime is None else entry.lifetime,
+        content_kind=before.content_kind if entry.content_kind is None else entry.content_kind,
+        salience=before.salience if entry.salience is None else entry.salience,
+    )
+
+
+def _crowded(scope: str, key: str) -> Conflict:
+    return Conflict(f"{key!r} of {scope} is written by others all the time. Nothing was written; try again.")
+
+
+def _current(entry: Stored | None) -> Any:
+    return rules.MISSING if entry is None else value_of(entry)
+
+
+def _check_version(scope: str, key: str, known: Stored | None, expected: int | None) -> None:
+    actual = 0 if known is None else known.version
+    if expected is not None and expected != actual:
+        raise VersionConflict(f"{key!r} of {scope}", expected, actual)
+
+
+def made(storage: Storage, key: str, value: Any, options: rules.Options, schema: str | None) -> Stored:
+    """An entry in the bytes that are kept, with the words that search will look in."""
+    data = encode(value, storage.settings.nesting)
+    if len(data) > storage.settings.event_bytes:
+        raise TooLarge(
+            f"The value of {key!r} has {len(data):,} bytes; {storage.settings.event_bytes:,} are allowed. "
+            "Split it, keep it elsewhere and store where, or raise HOLDFAST_EVENT_BYTES."
+        )
+    now = storage.clock.now_ms()
+    entry = Stored(
+        value=data,
+        written_at=now,
+        expires_at=rules.expiry(options, now),
+        tier=options.tier,
+        lifetime=options.lifetime,
+        content_kind=options.content_kind,
+        salience=options.salience,
+        schema=schema,
+    )
+    return _findable(storage, key, value, entry)
+
+
+def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
+    offered = storage.store.capabilities
+    if "history" in offered or not offered & {"text", "vectors"}:
+        return entry  # The journal indexes what is appended to it by itself.
+    text = f"{key}\n{text_of(value, INDEXED_CHARS)}"
+    if "vectors" not in offered or storage.embedder is None:
+        return replace(entry, words=text)
+    try:
+        (vector,) = storage.embedder.embed([text])
+    except (Unavailable, InvalidValue):
+        return replace(entry, words=text)  # One that is out of order refuses no write: it is found by its words.
+    return replace(entry, words=text, vector=vector, embedder=storage.embedder.name)
+
+
+def delete(storage: Storage, scope: Address, key: str, expected: int | None = None, once: str | None = None) -> bool:
+    """Remove a key and what lies over it; gives whether there was a value."""
+    place, key = Scope.of(scope).text, rules.check_entry_key(key)
+    check_writable(storage, key)
+    rules.check_expected(expected)
+    if once is None:
+        return _delete(storage, place, key, expected, None)
+    needs(storage, "keys", "idempotency keys (key=)")
+    earlier = partial(answered, storage, place, key, once, None, "delete")
+    return bool(_once(earlier, partial(_delete, storage, place, key, expected, once)))
+
+
+def _delete(storage: Storage, place: str, key: str, expected: int | None, once: str | None) -> bool:
+    now = storage.clock.now_ms()
+    for _ in range(TRIES):
+        stored, damaged = _found(storage, place, key, expected)
+        known = live(stored, now)
+        _check_version(place, key, known, expected)
+        at = None if expected is None else 0 if stored is None else stored.version
+        gone = storage.store.drop(place, key, at, once)
+        if not gone and once is not None and answered(storage, place, key, once, None, "delete"):
+            return True  # By the earlier call, which was still under way.
+        if gone is not None:
+            over = storage.transients.get(storage.place(place), key, now)
+            hidden = storage.transients.drop(storage.place(place), key) and over is not None
+            return hidden or (gone and (damaged or known is not None))
+    raise _crowded(place, key)
+
+
+def _found(storage: Storage, place: str, key: str, expected: int | None) -> tuple[Stored | None, bool]:
+    """An entry, and whether it is damaged: whoever expects no version of it can delete it all the same."""
+    try:
+        return storage.store.get(place, key), False
+    except Corrupt:
+        if expected is not None:
+            raise
+        return None, True
+
+
+def purge(storage: Storage) -> int:
+    """Remove what is over for good; gives how many entries that were."""
+    return storage.store.purge(storage.clock.now_ms())
+
+
+def end_session(storage: Storage, session: str) -> int:
+    """Delete what was to live as long as a session; gives how many entries that were."""
+    scope = Scope.session(session).text
+    page = EntryPage(now=storage.clock.now_ms(), lifetime="session", limit=rules.MAX_PAGE)
+    # What was written anew meanwhile is no longer what was to end.
+    found = stored_entries(storage, scope, page, None)
+    ended = [bool(storage.store.drop(scope, key, entry.version)) for key, entry in found]
+    storage.transients.clear(storage.place(scope))
+    return sum(ended)
+
+
+def clear_transient(storage: Storage, scope: Address) -> int:
+    """Take away what lies over the entries of a scope."""
+    return storage.transients.clear(storage.place(Scope.of(scope).text))

@@ -1,0 +1,206 @@
+"""One append over two streams: what is said in a conversation, and what that means for the turn that it belongs to.
+
+A message is the only place of its words; the turn's events name its version. Either both are there, or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.frames.stack import with_clocks
+from holdfast.core.journal.fold import fold_facts
+from holdfast.core.sessions.append import append_messages, begin_anew, is_over
+from holdfast.core.sessions.tokens import framing_of
+from holdfast.errors import Conflict, Refused
+from holdfast.flow.frames.read import current
+from holdfast.flow.journal import artifacts
+from holdfast.flow.journal.append import Changed, States, change
+from holdfast.flow.sessions import append
+from holdfast.flow.sessions.append import Prepared, Preparing
+from holdfast.flow.sessions.read import session_of
+from holdfast.ports import Acting, Ports
+from holdfast.records.batches import Artifact
+from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.sessions import MessageAppended
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.messages import Message
+from holdfast.records.sessions import Line
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a turn is: its frame, the stream that the frame lives in, and the line that it answers in."""
+
+    actor: str
+    line: str
+    frame: str = ""
+    started: int = 0
+    """The version of the message that began it."""
+
+
+class Speech(msgspec.Struct, frozen=True):
+    """Messages that are about to be written: their versions and ids, and how their line stands before them."""
+
+    versions: tuple[int, ...]
+    ids: tuple[str, ...]
+    calls: tuple[tuple[str, ...], ...]
+    """Holdfast's ids of the tool calls in each."""
+    line: Line
+
+
+class Growing:
+    """A stream's state while drafts for it are collected, each decided on what the ones before it leave."""
+
+    def __init__(self, state: StreamState, now: int) -> None:
+        self.state, self._now = state, now
+        self.drafts: list[Draft] = []
+
+    def add(self, drafts: Sequence[Draft]) -> None:
+        """More drafts, and the state after them."""
+        for draft in drafts:
+            self.drafts.append(draft)
+            self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self._now)
+
+
+Decide = Callable[[StreamState, Speech], Sequence[Draft]]
+
+
+class ConversationOver(Conflict):
+    """What a turn is about is there no more: the conversation ended, or was rewound to before the turn began."""
+
+
+def is_gone(line: Line | None, started: int) -> bool:
+    """Whether a turn that a message began has nothing left to answer."""
+    return line is None or line.ended or line.floor >= started or line.newest < started
+
+
+def write(
+    ports: Ports,
+    acting: Acting,
+    place: Place,
+    messages: Sequence[Message],
+    decide: Decide,
+    *,
+    key: str | None = None,
+    same: Callable[[list[Event]], bool] | None = None,
+    release: int | None = None,
+    call: str | None = None,
+    placed: Sequence[Artifact] = (),
+) -> tuple[list[Message], Changed]:
+    """Say something and decide what it means for the turn, in one append; gives the messages as they are stored.
+
+    `release` gives the lease of that epoch back with it if the turn has ended then. Nothing is given back for a key
+    that stood for this before.
+    """
+    append.check_role(acting, messages)
+    prepared = _prepared(ports, acting, place, messages, call)
+    prepared = replace(prepared, artifacts=(*prepared.artifacts, *placed)) if placed else prepared
+    ids = tuple(ulid_text(ports.ids.ulid()) for _ in messages)
+    written: list[tuple[Speech, list[MessageAppended]]] = []
+
+    def run(states: States) -> dict[str, list[Draft]]:
+        if messages and place.started and is_gone(states[place.line].line, place.started):
+            raise ConversationOver(f"{place.line} has ended, or was rewound, since this turn began in it.")
+        before, said, anew = _said(ports, acting, place.line, states[place.line], prepared, ids)
+        appended: list[Any] = [draft.facts for draft in said]
+        first = states[place.line].version + len(before) + 1
+        speech = Speech(
+            versions=tuple(range(first, first + len(said))),
+            ids=ids,
+            calls=tuple(tuple(id for id, _ in facts.calls) for facts in appended),
+            line=states[place.line].line or Line(),
+        )
+        written[:] = [(speech, appended)]
+        own = with_clocks(states[place.actor], decide(states[place.actor], speech), ports.clock.now_ms())
+        if release is not None and _ends(own, place.frame):
+            own += ports.leases.released(acting.tenant, place.actor, release)
+        # The words come first, so that whoever reads on hears a reply before it hears that the turn is done.
+        drafts = {place.line: [*before, *said], place.actor: own}
+        return {**drafts, session_of(place.line): anew} if anew else drafts
+
+    def needs(states: States) -> Sequence[str]:
+        line = states[place.line].line
+        return (session_of(place.line),) if messages and line is not None and line.ended else ()
+
+    changed = _changed(ports, acting, place, run, prepared, key, same, needs, release)
+    if changed.repeated or not written:
+        return [], changed
+    speech, facts = written[0]
+    first = speech.versions[0] if speech.versions else 0
+    return append.as_stored(place.line, prepared, facts, ids, first, changed.at), changed
+
+
+def _ends(drafts: Sequence[Draft], frame: str) -> bool:
+    facts: list[Any] = [draft.facts for draft in drafts if draft.type == "frame.popped"]
+    return any(one.frame == frame for one in facts)
+
+
+def _changed(
+    ports: Ports,
+    acting: Acting,
+    place: Place,
+    run: Callable[[States], dict[str, list[Draft]]],
+    prepared: Prepared,
+    key: str | None,
+    same: Callable[[list[Event]], bool] | None,
+    needs: Callable[[States], Sequence[str]],
+    release: int | None,
+) -> Changed:
+    here = (acting.tenant, place.actor)
+    with ExitStack() as held:
+        held.enter_context(ports.observers.later())
+        if release is not None:
+            # Another thread must not count on a lease that is being given back.
+            held.enter_context(ports.leases.taking(*here))
+        try:
+            changed = change(
+                ports,
+                acting,
+                (place.actor, place.line),
+                run,
+                key=key,
+                same=same,
+                needs=needs,
+                artifacts=prepared.artifacts,
+                tries=append.TRIES,
+            )
+        except (Refused, Conflict):
+            artifacts.withdraw(ports, acting, prepared.artifacts)
+            raise
+        if changed.repeated:
+            artifacts.withdraw(ports, acting, prepared.artifacts)
+        elif release is not None and any(name == "lease.released" for name, _ in changed.facts):
+            ports.leases.left(*here, release)
+    return changed
+
+
+def _prepared(ports: Ports, acting: Acting, place: Place, messages: Sequence[Message], call: str | None) -> Prepared:
+    if not messages:
+        return Prepared(messages=(), entries=(), artifacts=())
+    tokenizer, info = append.counting(ports, acting, place.line)
+    prepared = Preparing(ports, acting, tokenizer, framing_of(info.provider, info.name)).all(messages)
+    if not place.frame:
+        return prepared
+    entries = tuple(
+        replace(entry, frame=place.frame, call=call if entry.role == "assistant" else None)
+        for entry in prepared.entries
+    )
+    return replace(prepared, entries=entries)
+
+
+def _said(
+    ports: Ports, acting: Acting, stream: str, state: StreamState, prepared: Prepared, ids: Sequence[str]
+) -> tuple[list[Draft], list[Draft], list[Draft]]:
+    """What comes before the messages in their line, the messages, and what their session gets."""
+    if not prepared.entries:
+        return [], [], []
+    over = is_over(state, stream)
+    line = state.line or Line()
+    before, anew = begin_anew(line, current(ports, acting, session_of(stream))) if over else ([], [])
+    said = append_messages(line, state.version + len(before), prepared.entries)
+    return before, [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)], anew

@@ -1,0 +1,414 @@
+"""The calls of a turn: what a model answered, tools that begin, what they gave. Each is one append over two streams.
+
+The frame that works for a tool call has the call's id. It begins with the intent and ends with the outcome.
+
+Questions about a tool call: its frame waits, so that tools beside each other can wait beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.frames import budgets, calls, evidence, lifecycle
+from holdfast.core.frames import questions as rules
+from holdfast.core.frames.next_step import waited_for
+from holdfast.core.frames.stack import children, has_live_children, leaf_first, live_frame
+from holdfast.core.wire.tools import call_words, misfit
+from holdfast.errors import CallNotFound, FrameSuspended, InvalidValue, ToolPairingError
+from holdfast.flow.frames import lifecycle as frame_lifecycle
+from holdfast.flow.frames import questions
+from holdfast.flow.frames.calls import priced
+from holdfast.flow.frames.lifecycle import check_live, on_frame
+from holdfast.flow.frames.read import current, stream_of
+from holdfast.flow.journal import artifacts, telemetry
+from holdfast.flow.journal.redact import clean
+from holdfast.flow.packs import briefs
+from holdfast.flow.sessions.read import line_of
+from holdfast.flow.turns.append import ConversationOver, Growing, Place, Speech, write
+from holdfast.flow.turns.turns import call_message, stop_requested, turn_place
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.calls import CallContent
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.frames import FrameSuspended as Suspended
+from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
+from holdfast.records.frames import FrameLimits, StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
+from holdfast.records.packs import MAIN_ROLE
+from holdfast.records.recovery import Answer
+from holdfast.records.usage import Usage
+
+REPLY = "message"
+"""The kind of result under which a turn names its final reply."""
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that is about to be made."""
+
+    request: ToolCallRequest
+    if_interrupted: str = "ask"
+    attempt: int = 1
+    tokens: int | None = None
+    """What its frame is granted; nothing if the turn's budget is limited and nobody says otherwise."""
+    message: int = 0
+    """The version of the message that asks for it."""
+    arguments: Any = None
+    """What is used in place of what the model wrote, because somebody changed it."""
+
+
+class Returned(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a tool call."""
+
+    result: Any
+    failed: bool = False
+    interrupted: bool = False
+
+
+def end_model(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    call: str,
+    message: Message,
+    *,
+    model: str | None,
+    usage: Usage | int = 0,
+    finish: str | None = None,
+    doubtful: Usage | None = None,
+    may_end: bool = True,
+    release: int | None = None,
+) -> tuple[Message, Usage | None]:
+    """What a model answered, with its words; gives the message and, if the turn has ended with it, what that used.
+
+    `model` is what the call was begun with: not every reply says who gave it.
+    """
+    record = priced(ports, budgets.usage_of(usage), message.model or model)
+    told = message.usage is not None or record.spent or record.cost
+    said = msgspec.structs.replace(message, usage=record) if told else message
+    total = Usage()
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        nonlocal total
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        ended = calls.end_model(
+            state,
+            turn.frame,
+            call,
+            usage=record,
+            finish=finish,
+            error=None,
+            retryable=False,
+            doubtful=doubtful,
+            content=None,
+        )
+        facts = msgspec.structs.replace(ended[0].facts, stream=turn.line, message=speech.versions[0])
+        growing.add([msgspec.structs.replace(ended[0], facts=facts)])
+        total = growing.state.frames[turn.frame].usage
+        # Somebody spoke since the model was shown the conversation: it has not answered that yet.
+        unseen = speech.line.newest > speech.line.packed
+        ends = may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn)
+        # Whoever asked for a stop before the reply was kept was told that it stops: it does, with the reply as said.
+        if ends and not (_is_more(state, turn, call) and stop_requested(ports, acting, turn) is not None):
+            growing.add(_finished(turn, growing.state, speech.ids[0]))
+        return growing.drafts
+
+    messages, changed = write(ports, acting, turn, [said], decide, release=release, call=call)
+    telemetry.call_ended(ports, call, usage=record, finish=finish, error=None)
+    return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
+
+
+def _is_busy(state: StreamState, turn: Place) -> bool:
+    """Whether work of the turn's own is not done. What the model said is kept; its end has to wait."""
+    frame = live_frame(state, turn.frame)
+    return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
+
+
+def _is_more(state: StreamState, turn: Place, call: str) -> bool:
+    """Whether anything was written about a turn since a call of its was begun: then somebody may want it to stop."""
+    return state.version > live_frame(state, turn.frame).calls[call].version
+
+
+def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
+    """The end of a turn, and which message is its reply."""
+    named = evidence.add_result(state, turn.frame, REPLY, reply, None)
+    after = Growing(state, 0)
+    after.add(named)
+    popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())
+    return [*named, *popped[turn.actor]]
+
+
+def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release: int | None = None) -> bool:
+    """End a turn whose last word is the model's; False if somebody said something meanwhile, or wants it to stop."""
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        answered = speech.line.newest == reply.version and stop_requested(ports, acting, turn) is None
+        return _finished(turn, state, reply.id) if answered else []
+
+    return any(name == "frame.popped" for name, _ in write(ports, acting, turn, (), decide, release=release)[1].facts)
+
+
+def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Beginning]) -> None:
+    """Tools are about to be called: an intent and a frame for each, in one append."""
+    contents = [clean(ports, _edited(one)) for one in wanted]
+    goals = [clean(ports, GoalContent(goal=call_words(one.request))) for one in wanted]
+
+    def decide(state: StreamState) -> list[Draft]:
+        growing = Growing(state, ports.clock.now_ms())
+        calls.check_tool_calls(state, calls.check_working(state, turn.frame, ports.clock.now_ms()), len(wanted))
+        for one, content, goal in zip(wanted, contents, goals, strict=True):
+            frame = growing.state.frames.get(one.request.id)
+            if frame is not None and frame.question is not None:  # With the intent: else a crash would lose the answer.
+                growing.add(rules.resume(growing.state, frame.id, now=ports.clock.now_ms()))
+            growing.add(_begun(ports, turn, growing.state, one, content))
+            if one.request.id not in growing.state.frames:
+                growing.add(pushed(ports, turn, growing.state, one, goal))
+        return growing.drafts
+
+    on_frame(ports, acting, turn.frame, decide)
+    for one in wanted:
+        ports.states.note_place(acting.tenant, one.request.id, turn.actor)
+        telemetry.tool_begun(
+            ports,
+            one.request.id,
+            frame=turn.frame,
+            name=one.request.name,
+            conversation=turn.line,
+            attempt=one.attempt,
+        )
+
+
+def _edited(one: Beginning) -> CallContent | None:
+    return None if one.arguments is None else CallContent(arguments=one.arguments)
+
+
+def _begun(ports: Ports, turn: Place, state: StreamState, one: Beginning, content: CallContent | None) -> list[Draft]:
+    (draft,) = calls.begin_tool(
+        state,
+        turn.frame,
+        one.request.id,
+        one.request.name,
+        if_interrupted=one.if_interrupted,
+        content=content,
+        now=ports.clock.now_ms(),
+    )
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=one.message, attempt=one.attempt)
+    return [msgspec.structs.replace(draft, facts=facts)]
+
+
+def pushed(ports: Ports, turn: Place, state: StreamState, one: Beginning, goal: GoalContent) -> list[Draft]:
+    parent = live_frame(state, turn.frame)
+    unlimited = parent.tokens.available is None
+    (draft,) = lifecycle.push(
+        {turn.actor: state},
+        turn.actor,
+        one.request.id,
+        parent=(turn.actor, turn.frame),
+        tokens=one.tokens if one.tokens is not None else None if unlimited else 0,
+        limits=None,
+        default=FrameLimits(),
+        content=goal,
+        now=ports.clock.now_ms(),
+    )[turn.actor]
+    return [msgspec.structs.replace(draft, facts=msgspec.structs.replace(draft.facts, tool_call=True))]
+
+
+def end_tool(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    request: ToolCallRequest,
+    came: Returned,
+    *,
+    files: Sequence[bytes] = (),
+    answered: bool = False,
+) -> Message:
+    """What a tool gave: the result in the conversation, the outcome of its intent, the end of its frame.
+
+    `files` are bodies that no message holds: they are kept as artifacts, which the outcome names. `answered` says that
+    the outcome is what a person answered to the question that the call waits for.
+    """
+    answer = ToolCallResult(
+        tool_call_id=request.id,
+        result=came.result,
+        is_error=came.failed,
+        provider_id=request.provider_id,
+        interrupted=came.interrupted,
+    )
+    message = Message(role="tool", tool_results=(answer,))
+    placed = [artifacts.prepare(ports, acting, body) for body in files]
+    names = tuple(dict.fromkeys(one.name.hex() for one in placed))
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        if not answered:
+            _check_answerable(state, request.id)
+        if request.id in live_frame(state, turn.frame).calls:
+            growing.add(_returned(turn, state, request.id, came, speech, names))
+        growing.add(_child_ended(turn, growing.state, request.id, came))
+        return growing.drafts
+
+    now = current(ports, acting, turn.actor)
+    if not answered:
+        _check_answerable(now, request.id)
+    call_back(ports, acting, now, request.id)
+    try:
+        said = write(ports, acting, turn, [message], decide, placed=placed)[0][0]
+        telemetry.tool_ended(ports, request.id, failed=came.failed, interrupted=came.interrupted)
+        return said  # noqa: TRY300  # What comes after is another outcome.
+    except (ConversationOver, ToolPairingError):
+        # The call was rewound, or somebody else answered it: there is no place for the result any more.
+        drop_tool(ports, acting, turn, request.id, came)
+        return message
+
+
+def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Returned) -> None:
+    """The outcome of a call that nobody waits for any more: its intent and its frame end, and nothing is said."""
+
+    def decide(state: StreamState) -> list[Draft]:
+        growing = Growing(state, ports.clock.now_ms())
+        if call in live_frame(state, turn.frame).calls:
+            how = {"failed": came.failed, "interrupted": came.interrupted}
+            growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
+        growing.add(_child_ended(turn, growing.state, call, came))
+        return growing.drafts
+
+    call_back(ports, acting, current(ports, acting, turn.actor), call)
+    on_frame(ports, acting, turn.frame, decide)
+
+
+def _check_answerable(state: StreamState, call: str) -> None:
+    """A tool that waits for an answer gives nothing, whatever its code did with the exception that said so."""
+    frame = state.frames.get(call)
+    asked = [] if frame is None else waited_for(state.frames, frame)
+    if asked:
+        raise FrameSuspended(
+            f"The call {call} waits for an answer to question {asked[0].id}, so nothing else counts as its "
+            "outcome. Answer the question; the tool runs again then.",
+            question=asked[0].id,
+        )
+
+
+def _returned(
+    turn: Place, state: StreamState, call: str, came: Returned, speech: Speech, names: tuple[str, ...]
+) -> list[Draft]:
+    (draft,) = calls.end_tool(
+        state, turn.frame, call, failed=came.failed, interrupted=came.interrupted, tokens=None, content=None
+    )
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line, message=speech.versions[0], artifacts=names)
+    return [msgspec.structs.replace(draft, facts=facts)]
+
+
+def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> list[Draft]:
+    """The frame of a call ends with it; what its tool left undone below ends as well."""
+    frame = state.frames.get(call)
+    if frame is None:
+        return []
+    undone = has_live_children(state.frames, frame) or bool(frame.calls) or frame.question is not None
+    status = "failed" if came.failed or undone else "completed"
+    content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
+    return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
+
+
+def call_back(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
+    """What works for a frame in other streams ends first: one append is about its turn's two."""
+    live = state.frames
+    if frame not in live:
+        return
+    for one in (*leaf_first(live, frame), live[frame]):
+        for child in one.away:
+            frame_lifecycle.pop(
+                ports, acting, child, "cancelled", OutcomeContent(error="What it worked for has ended.")
+            )
+
+
+def ask_first(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    one: Beginning,
+    content: QuestionContent,
+    *,
+    kind: str = "approval",
+    call: str | None = None,
+) -> str:
+    """A question about a call: its frame begins, if it is not there, and waits. Gives the question's id.
+
+    One that was answered, and after which the call cannot go on, ends with that: its answer is kept.
+    """
+    question, content = ulid_text(ports.ids.ulid()), clean(ports, content)
+    goal = clean(ports, GoalContent(goal=call_words(one.request)))
+
+    def decide(state: StreamState) -> list[Draft]:
+        now = ports.clock.now_ms()
+        growing, frame = Growing(state, now), state.frames.get(one.request.id)
+        if frame is None:
+            growing.add(pushed(ports, turn, state, one, goal))
+        elif frame.question is not None and rules.due(frame.question, now):
+            growing.add(rules.resume(state, frame.id, now=now))
+        facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
+        below = [ulid_text(ports.ids.ulid()) for _ in _unasked(growing.state, one.request.id)]
+        growing.add(
+            rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
+        )
+        return growing.drafts
+
+    on_frame(ports, acting, turn.frame, decide)
+    ports.states.note_place(acting.tenant, one.request.id, turn.actor)
+    return question
+
+
+def _unasked(state: StreamState, frame: str) -> list[str]:
+    found = []
+    for child in children(state.frames, frame):
+        found += _unasked(state, child.id)
+        if child.question is None:
+            found.append(child.id)
+    return found
+
+
+# what the tool takes, where its code is not at hand
+
+
+def stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef | None:
+    """A tool as a conversation's brief has it; None if it says nothing of it."""
+    found = briefs.context_of(ports, acting, line, MAIN_ROLE).available_tools
+    return next((one for one in found if one.name == name), None)
+
+
+def check_edited(
+    ports: Ports, acting: Acting, arguments: Any, *, question: str | None = None, token: str | None = None
+) -> None:
+    """Refuse arguments for a call that its tool can never take, as far as is known here: the question stays open."""
+    frame_id, answered = questions.found(ports, acting, question, token)
+    asked = None if answered else _asked_about(ports, acting, frame_id)
+    tool = None if asked is None else stored_tool(ports, acting, *asked)
+    why = None if tool is None else misfit(tool.name, tool.parameters, arguments)
+    if why is not None:
+        raise InvalidValue(f"{why}. Give all of them: args replaces what the model wrote, and is not merged with it.")
+
+
+def _asked_about(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str] | None:
+    """The conversation and the name of the tool whose call a frame works for; None if it works for none."""
+    actor = stream_of(ports, acting, frame_id)
+    live = current(ports, acting, actor).frames
+    frame = live.get(frame_id)
+    turn = None if frame is None or frame.parent is None else live.get(frame.parent)
+    at = None if turn is None else turn_place(ports, acting, Place(actor=actor, line=""), turn)
+    if at is None or frame_id not in line_of(ports, acting, at.line).calls:
+        return None
+    message = call_message(ports, acting, at, frame_id, ())
+    return next(((at.line, call.name) for call in message.tool_calls if call.id == frame_id), None)
+
+
+def newest_answer(ports: Ports, acting: Acting, turn: Place, call: str) -> Answer | None:
+    """What was answered to the question that a call waits for; None if there is no answer yet."""
+    frame = current(ports, acting, turn.actor).frames.get(call)
+    if frame is None or frame.question is None:
+        raise CallNotFound(f"No question about call {call} is open.")
+    return questions.answer_of(ports, acting, turn.actor, frame.question.id)

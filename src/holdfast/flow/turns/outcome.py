@@ -1,0 +1,203 @@
+"""What was said in a turn, and what came of one that has ended: read from the journal, whoever took it.
+
+What a turn may still do. One that can only stop takes no more messages: they would never be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.core.frames import calls
+from holdfast.core.frames.budgets import check_can_spend
+from holdfast.core.frames.calls import check_working
+from holdfast.core.journal.codec import decode_event
+from holdfast.errors import (
+    DeadlineExceeded,
+    FrameEnded,
+    InsufficientTokens,
+    LimitExceeded,
+    MaxDepthExceeded,
+    ToolCallLimitExceeded,
+)
+from holdfast.flow.frames import read as frame_read
+from holdfast.flow.frames.read import current
+from holdfast.flow.packs import manifest
+from holdfast.flow.sessions import read
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.append import Place
+from holdfast.flow.turns.calls import REPLY
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Event
+from holdfast.records.ids import ulid_bytes
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.records.usage import Usage
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended."""
+
+    completed: bool
+    message: Message | None
+    """Its final reply; of one that was stopped, the last thing that its model said."""
+    reason: str | None
+    """Why it was stopped."""
+
+
+def outcome(ports: Ports, acting: Acting, turn: Place) -> Outcome:
+    """What came of a turn that has ended."""
+    info = frame_read.frame_info(ports, acting, turn.frame)
+    named = next((result.ref for result in reversed(info.results) if result.kind == REPLY), None)
+    return Outcome(
+        completed=info.status == "completed",
+        message=last_words(ports, acting, turn) if named is None else _message(ports, acting, named),
+        reason=info.error if isinstance(info.error, str) else None,
+    )
+
+
+def last_words(ports: Ports, acting: Acting, turn: Place) -> Message | None:
+    """What a turn without a final reply has to show: the last thing that the model said in it."""
+    words = [message for message in said(ports, acting, turn) if message.role == "assistant" and message.text]
+    return words[-1] if words else None
+
+
+def said(ports: Ports, acting: Acting, turn: Place) -> list[Message]:
+    """What was said in a turn, oldest first."""
+    found: list[Message] = []
+    query = Query(tenant=acting.tenant, stream=turn.line, after=turn.started - 1, types=read.APPENDED)
+    while page := ports.journal.read(query):
+        for event in map(decode_event, page):
+            (message,) = read.decoded(ports, acting, [event])
+            if message.role == "user" and event.facts.frame not in (None, turn.frame):
+                return found  # Another turn begins.
+            if event.facts.frame == turn.frame or message.role == "user":
+                found.append(message)  # What others noted down meanwhile is not this turn's.
+        query = msgspec.structs.replace(query, after=page[-1].version)
+    return found
+
+
+def _message(ports: Ports, acting: Acting, id: str) -> Message | None:
+    stored = ports.journal.event(acting.tenant, ulid_bytes(id))
+    return None if stored is None else read.read_message(ports, acting, stored, pinned=False)
+
+
+FAILURES = 25
+"""Model calls of one turn that may fail in a row, each time that it is taken up, before it is given up."""
+OUTCOMES = ("model.failed", "model.responded")
+
+
+class FailsAlways(LimitExceeded):
+    """A model that fails however often it is called: the turn ends."""
+
+
+REASONS = {
+    ToolCallLimitExceeded: "tool_calls",
+    DeadlineExceeded: "deadline",
+    InsufficientTokens: "budget",
+    MaxDepthExceeded: "depth",
+    FailsAlways: "model",
+}
+
+
+def reason_of(error: LimitExceeded) -> str:
+    """Why a turn is stopped, in one word and then in a sentence."""
+    return f"{next((why for kind, why in REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Model calls of a turn."""
+
+    made: int
+    """Those that count: a model that is away costs no loops."""
+    in_a_row: int
+    """How many of the newest ones failed."""
+
+
+def tallied(ports: Ports, acting: Acting, turn: Place) -> Tally:
+    """The model calls of a turn, from the journal."""
+    made = 0
+    for event in manifest.journaled(ports, acting, turn.line):
+        if event.version < turn.started:
+            break
+        made += event.facts.frame == turn.frame
+    failed, in_a_row = _failures(ports, acting, turn)
+    return Tally(max(made - failed, 0), in_a_row)
+
+
+def _failures(ports: Ports, acting: Acting, turn: Place) -> tuple[int, int]:
+    failed = in_a_row = 0
+    for event in outcomes(ports, acting, turn):
+        if event.facts.frame == turn.frame:
+            again = event.type == "model.failed" and event.facts.retryable
+            failed, in_a_row = failed + again, in_a_row + 1 if again else 0
+    return failed, in_a_row
+
+
+def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int | None = None) -> Iterator[Event]:
+    """What came of the model calls where a turn is worked on, since it began or after a version of that stream."""
+    if after is None:
+        frame = current(ports, acting, turn.actor).frames.get(turn.frame)
+        if frame is None:
+            raise FrameEnded(f"Turn {turn.frame} has ended meanwhile.")
+        after = frame.pushed
+    query = Query(tenant=acting.tenant, stream=turn.actor, after=after, types=OUTCOMES, limit=256)
+    while page := ports.journal.read(query):
+        yield from map(decode_event, page)
+        query = msgspec.structs.replace(query, after=page[-1].version)
+
+
+def check_loops(made: int, loops: int) -> None:
+    """Refuse one more model call."""
+    if made >= loops:
+        raise LimitExceeded(f"The model was called {made} times in this turn, and may be {loops} times.")
+
+
+def check_not_failing(tally: Tally) -> None:
+    """Give up a model that does nothing but fail: else those who recover turns would pay for it for ever."""
+    if tally.in_a_row >= FAILURES:
+        raise FailsAlways(f"failed {tally.in_a_row} times in a row. Say something to try again.")
+
+
+def check_cost(usage: Usage, most: int | None) -> None:
+    """Refuse to go on with what has cost all that it may, in billionths of a US dollar."""
+    if most is not None and (usage.cost or 0) >= most:
+        raise InsufficientTokens("the turn has cost what it may cost.")
+
+
+def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
+    """Why a turn that nobody works on can only be stopped; None if it can go on, or if a person decides that."""
+    with ports.journal.snapshot():  # Another process may begin to work on it, and end it, at any time.
+        return _why_spent(ports, acting, turn, loops, cost)
+
+
+def _why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
+    view = turns.look(ports, acting, turn)
+    if view is None:
+        return None
+    try:
+        if view.step.next == "model":
+            _check_model(ports, acting, turn, loops, cost)
+        elif view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
+            _check_tool(ports, acting, turn, view.step.tools[0].call)
+    except LimitExceeded as error:
+        return reason_of(error)
+    return None
+
+
+def _check_model(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> None:
+    frame = check_working(current(ports, acting, turn.actor), turn.frame, ports.clock.now_ms())
+    check_can_spend(frame)
+    check_cost(frame.usage, cost)
+    tally = tallied(ports, acting, turn)
+    check_not_failing(tally)
+    if loops is not None:
+        check_loops(tally.made, loops)
+
+
+def _check_tool(ports: Ports, acting: Acting, turn: Place, call: str) -> None:
+    """What beginning it would say; nothing is begun."""
+    state, now = current(ports, acting, turn.actor), ports.clock.now_ms()
+    if call not in state.frames:
+        calls.begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

@@ -1,0 +1,89 @@
+"""Taking turns within one process: one at a time for each conversation, first come, first served.
+
+Between processes leases decide; within one, threads and tasks share a lease, so they line up here before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from holdfast.system import renew_in_child
+
+Place = tuple[str, str]
+
+
+class Ticket:
+    """A place in the line. `wake` is called once, from whichever thread lets it go on."""
+
+    __slots__ = ("ahead", "called", "place", "wake")
+
+    def __init__(self, place: Place, wake: Callable[[], None], ahead: bool) -> None:
+        self.place, self.wake, self.ahead, self.called = place, wake, ahead, False
+
+
+class TurnQueue:
+    """Which conversations somebody works on here, and who is next."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Nobody works in a child yet."""
+        self._waiting: dict[Place, deque[Ticket]] = {}
+        self._mutex = threading.Lock()
+
+    def enter(self, place: Place) -> bool:
+        """Whether it was free; then it is the caller's until `leave`."""
+        with self._mutex:
+            if place in self._waiting:
+                return False
+            self._waiting[place] = deque()
+            return True
+
+    def wait(self, place: Place, wake: Callable[[], None], *, ahead: bool = False) -> Ticket:
+        """Line up, or ahead of those who merely line up. When `wake` is called, the place is the caller's."""
+        ticket = Ticket(place, wake, ahead)
+        with self._mutex:
+            line = self._waiting.get(place)
+            if line is not None:
+                line.insert(sum(one.ahead for one in line) if ahead else len(line), ticket)
+                return ticket
+            self._waiting[place] = deque()
+            ticket.called = True
+        wake()
+        return ticket
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Wait no longer; what was the caller's already goes to the next one."""
+        with self._mutex:
+            if not ticket.called:
+                line = self._waiting.get(ticket.place)
+                if line is not None and ticket in line:
+                    line.remove(ticket)
+                return
+        self.leave(ticket.place)
+
+    def dismiss(self) -> None:
+        """Wake everybody who waits, without the place being theirs: nobody is let in any more."""
+        with self._mutex:
+            waiting = [ticket for line in self._waiting.values() for ticket in line]
+            for line in self._waiting.values():
+                line.clear()
+        for ticket in waiting:
+            ticket.wake()
+
+    def leave(self, place: Place) -> None:
+        """Let the next one in."""
+        with self._mutex:
+            line = self._waiting.get(place)
+            if line is None:
+                return
+            if not line:
+                del self._waiting[place]
+                return
+            following = line.popleft()
+            following.called = True
+        following.wake()

@@ -1,0 +1,118 @@
+"""Stopping a turn: what was shown is kept, what waits for a result gets one, and its frame ends, in one append."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from holdfast.core.frames import budgets, calls, lifecycle
+from holdfast.core.frames.stack import live_frame
+from holdfast.core.journal.codec import decode_event
+from holdfast.errors import Conflict, ToolPairingError
+from holdfast.flow.frames.lifecycle import check_live
+from holdfast.flow.frames.read import current
+from holdfast.flow.journal.redact import clean
+from holdfast.flow.turns.append import ConversationOver, Growing, Place, Speech, is_gone, write
+from holdfast.flow.turns.calls import call_back
+from holdfast.ports import Acting, Ports
+from holdfast.records.events import calls as events
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.frames import OutcomeContent
+from holdfast.records.events.journal import LeaseReleased
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_bytes
+from holdfast.records.messages import INTERRUPTED, Message, ToolCallResult
+from holdfast.records.sessions import Line
+from holdfast.records.usage import Usage
+
+TRIES = 5
+
+
+def stop(
+    ports: Ports,
+    acting: Acting,
+    turn: Place,
+    *,
+    reason: str,
+    status: str = "cancelled",
+    partial: Message | None = None,
+    usage: Usage | int = 0,
+    begun: Collection[str] = (),
+    release: int | None = None,
+    unowned: bool = False,
+) -> list[Message]:
+    """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends.
+
+    `usage` is what the caller knows to be used by the model call that is under way. What others began and left, all
+    model calls that are not among `begun`, may have been paid for as well. `unowned` takes a turn that nobody works on
+    for this one append.
+    """
+    record, end = budgets.usage_of(usage), clean(ports, OutcomeContent(error=reason))
+    said: list[Message] = []
+
+    def decide(state: StreamState, speech: Speech) -> list[Draft]:
+        check_live(ports, acting, state, turn.frame)
+        growing = Growing(state, ports.clock.now_ms())
+        for call in list(live_frame(state, turn.frame).calls.values()):
+            torn = call.kind == "model" and call.id not in begun
+            used = record + _doubtful(ports, acting, call.id) if torn else record
+            growing.add(_given_up(turn, growing.state, call.id, call.kind, used, said, speech))
+        growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor])
+        taken = ports.leases.wanted(acting.tenant, turn.actor, state) if unowned else []
+        given_back = LeaseReleased(epoch=state.epoch + 1, owner=ports.leases.name)
+        after = [Draft(type="lease.released", facts=given_back)] if taken else []
+        return [*taken, *growing.drafts, *after]
+
+    call_back(ports, acting, current(ports, acting, turn.actor), turn.frame)
+    for _ in range(TRIES):
+        said[:] = _last_words(current(ports, acting, turn.line).line, turn, partial)
+        try:
+            return write(ports, acting, turn, said, decide, release=release)[0]
+        except (ConversationOver, ToolPairingError):  # It was reset or rewound just now: look again.
+            continue
+    raise Conflict(f"{turn.line} changes too fast to stop its turn. Try again.")
+
+
+def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list[Message]:
+    """What is said when a turn is stopped: what was shown, and a result for each call that has none."""
+    if line is None or is_gone(line, turn.started):
+        return []
+    said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
+    waiting = [ref for ref in line.calls.values() if ref.version >= turn.started]
+    for ref in sorted(waiting, key=lambda one: (one.version, one.id)):
+        answer = ToolCallResult(tool_call_id=ref.id, result=INTERRUPTED, is_error=True, interrupted=True)
+        said.append(Message(role="tool", tool_results=(answer,), synthetic=True))
+    return said
+
+
+def _doubtful(ports: Ports, acting: Acting, call: str) -> Usage:
+    """What a torn model call may have used: it was shown its pack. The same counts if it is made again and answered."""
+    asked = ports.journal.event(acting.tenant, ulid_bytes(call))
+    pack = None if asked is None else decode_event(asked).facts.pack
+    shown = None if pack is None else ports.journal.event(acting.tenant, ulid_bytes(pack))
+    return Usage() if shown is None else Usage.estimate(decode_event(shown).facts.used)
+
+
+def _given_up(
+    turn: Place, state: StreamState, call: str, kind: str, usage: Usage, said: Sequence[Message], speech: Speech
+) -> list[Draft]:
+    if kind == "tool":
+        return calls.end_tool(state, turn.frame, call, failed=True, interrupted=True, tokens=None, content=None)
+    if kind == "run":
+        return calls.end_run(state, turn.frame, call, failed=True, content=None)
+    (draft,) = calls.end_model(
+        state,
+        turn.frame,
+        call,
+        usage=usage,
+        finish=None,
+        error="stopped",
+        retryable=False,
+        doubtful=None,
+        content=None,
+    )
+    shown = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
+    facts = msgspec.structs.replace(draft.facts, stream=turn.line if shown else None, message=shown)
+    assert isinstance(facts, events.CallFailed)
+    return [msgspec.structs.replace(draft, facts=facts)]

@@ -1,0 +1,114 @@
+"""The text index of the journal in memory: the same index as on disk, in a database of its own in memory.
+
+Vectors of the journal in memory, by stream, embedder and event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import apsw
+
+from holdfast.core.journal.codec import decode
+from holdfast.core.search.documents import Hit, TextSearch, said
+from holdfast.journal import text_index
+from holdfast.journal.text_index import Around, Placed
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.events.sessions import MessageContent
+from holdfast.sqlite.fts import TextIndex
+
+
+class MemoryTexts:
+    """One database in memory. Used under the journal's lock."""
+
+    def __init__(self) -> None:
+        self._connection = apsw.Connection(":memory:")
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[str, str], int] = {}
+
+    def _place(self, event: StoredEvent) -> Placed:
+        tenant = self._tenants.setdefault(event.tenant, len(self._tenants) + 1)
+        stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
+        return Placed(tenant, stream, event)
+
+    def begin(self) -> None:
+        """What is indexed from here on can be taken back, until the next time."""
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN")
+
+    def take_back(self) -> None:
+        """As it was. Nothing more is to be taken back if this was done already."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def index(
+        self,
+        events: Iterable[StoredEvent],
+        previous: Callable[[StoredEvent], bytes | None],
+        replaced: Callable[[StoredEvent, str], int | None],
+        beginning: Callable[[str, str], str],
+    ) -> None:
+        """Take in what was written."""
+
+        def before(placed: Placed) -> str:
+            content = previous(placed.event)
+            return "" if content is None else said(decode(content, MessageContent), partial(begins, placed))
+
+        def begins(placed: Placed, name: str) -> str:
+            return beginning(placed.event.tenant, name)
+
+        placed = [self._place(event) for event in events if event.type in text_index.TYPES]
+        text_index.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key), begins))
+
+    def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
+        """Hits of one tenant."""
+        number = self._tenants.get(tenant, 0)
+        known = (self._streams.get((tenant, stream)) for stream in search.streams)
+        places = None if search.everywhere else [place for place in known if place is not None]
+        return text_index.find(
+            self._connection, number, places, search, lambda rows: [hit(seq, score) for seq, score in rows]
+        )
+
+    def forget(self, tenant: str, seqs: Iterable[int]) -> None:
+        """Find these no more."""
+        index: Any = TextIndex(self._connection, text_index.table(self._tenants.get(tenant, 0)))
+        if index.exists():
+            index.remove(seqs)
+            index.scrub()
+
+
+Place = tuple[str, str, str]
+"""Tenant, stream and embedder."""
+
+
+class MemoryVectors:
+    """Used under the journal's lock."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Place, dict[int, tuple[bytes, bytes]]] = {}
+
+    def newest(self, place: Place) -> int:
+        """The last event that has a vector; 0 if none has."""
+        return max(self._kept.get(place, ()), default=0)
+
+    def known(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Vectors by the digests of their texts."""
+        kept = (rows for place, rows in self._kept.items() if (place[0], place[2]) == (tenant, embedder))
+        return {digest: vector for rows in kept for digest, vector in rows.values() if digest in digests}
+
+    def keep(self, place: Place, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Note (seq, digest, vector)."""
+        self._kept.setdefault(place, {}).update({seq: (digest, vector) for seq, digest, vector in rows})
+
+    def after(self, place: Place, seq: int) -> list[tuple[int, bytes]]:
+        """Vectors of a stream in order, after one event."""
+        return sorted((one, vector) for one, (_, vector) in self._kept.get(place, {}).items() if one > seq)
+
+    def drop(self, tenant: str, seqs: Sequence[int]) -> None:
+        """Forget some."""
+        for place, kept in self._kept.items():
+            for seq in seqs if place[0] == tenant else ():
+                kept.pop(seq, None)

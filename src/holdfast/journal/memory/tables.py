@@ -1,0 +1,330 @@
+"""The projections as dicts: row changes applied in the plainest way, with an undo.
+
+Rows of sessions and conversations of the journal in memory, in the plainest words.
+
+Entries, edges and effects of the journal in memory, in the plainest words.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, cast
+
+from holdfast.core.journal.load import usage_of
+from holdfast.core.journal.row_changes import added
+from holdfast.core.journal.tables import OF_LINES, OF_SESSIONS, PROJECTIONS, TABLES, Table, kind_of
+from holdfast.errors import Refused
+from holdfast.records.batches import (
+    Bump,
+    Change,
+    Drop,
+    Found,
+    Put,
+    Replace,
+    Row,
+    SessionQuery,
+    SessionRow,
+    Span,
+    Update,
+    Value,
+)
+from holdfast.records.entries import EdgeQuery, EntryPage
+from holdfast.records.usage import Usage
+
+Key = tuple[Any, ...]
+Kept = tuple[str, Row]
+
+
+class MemoryTables:
+    """Every projection: (tenant, key) → (stream, row)."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[Key, Kept]] = {table.name: {} for table in PROJECTIONS}
+        self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
+        self._histories: dict[tuple[str, str, str], list[int]] = {}
+        self._log: list[tuple[str, Key, Kept | None, Kept | None]] = []
+        self.known_artifacts: set[tuple[str, bytes]] = set()
+
+    def mark(self) -> None:
+        """A point to come back to."""
+        self._log.clear()
+
+    def undo(self) -> None:
+        """Back to the point. What stopped in the middle may be done again."""
+        while self._log:
+            table, key, before, after = self._log[-1]
+            self._set(table, key, after, before)
+            self._log.pop()
+
+    def apply(self, tenant: str, stream: str, change: Change) -> None:
+        """One row change of one event."""
+        table = TABLES[change.table]
+        if isinstance(change, Put | Replace):
+            key = self._key(table, tenant, stream, tuple(change.row[name] for name in table.key))
+            if isinstance(change, Put) and key in self._rows[table.name]:
+                raise Refused(f"{table.name} already has this row, so the event cannot be new. Nothing was written.")
+            self._refer(table, tenant, change.row)
+            self._store(table, key, (stream, dict(change.row)))
+            return
+        key = self._key(table, tenant, stream, change.key)
+        kept = self._rows[table.name].get(key)
+        if isinstance(change, Drop):
+            self._store(table, key, None)
+        elif isinstance(change, Update):
+            if kept is not None:
+                row = {**kept[1], **change.values}
+                self._store(table, key, (kept[0], added(row, change.amounts)))
+        elif isinstance(change, Bump):
+            start: Row = {**dict(zip(table.key, change.key, strict=True)), **dict.fromkeys(table.columns, 0)}
+            self._refer(table, tenant, start)
+            owner, row = kept if kept is not None else (stream, start)
+            self._store(table, key, (owner, added(row, change.amounts)))
+
+    def row(self, tenant: str, stream: str, table: str, key: Key) -> Row | None:
+        """One row by its key."""
+        kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
+        return None if kept is None else kept[1]
+
+    def of(self, tenant: str, stream: str, table: str) -> list[Row]:
+        """The rows of one stream."""
+        rows = self._rows[table]
+        return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
+
+    def all(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        """Every row in order of tenant, stream and key."""
+        found = ((key[0], stream, key[1:], row) for key, (stream, row) in self._rows[table].items())
+        for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
+            yield tenant, stream, row
+
+    def each(self, table: str) -> Iterator[tuple[str, str, Row]]:
+        """Every row, in any order."""
+        return ((key[0], stream, row) for key, (stream, row) in self._rows[table].items())
+
+    def history(self, tenant: str, stream: str, key: str) -> list[int]:
+        """The versions at which a key of a stream was changed, in order."""
+        return self._histories.get((tenant, stream, key), [])
+
+    def found(self, tenant: str, table: str, column: str | None, value: Value, after: bytes) -> list[Found]:
+        """Rows of one tenant by a column, in order of key after its first."""
+        key = TABLES[table].key
+        found = [
+            (stream, row)
+            for owner, stream, row in self.all(table)
+            if owner == tenant and cast(bytes, row[key[0]]) > after and (column is None or row[column] == value)
+        ]
+        return sorted(found, key=lambda item: [cast(bytes, item[1][name]) for name in key])
+
+    def _key(self, table: Table, tenant: str, stream: str, key: Key) -> Key:
+        return (tenant, *key, stream) if table.per_stream else (tenant, *key)
+
+    def _store(self, table: Table, key: Key, kept: Kept | None) -> None:
+        before = self._rows[table.name].get(key)
+        self._log.append((table.name, key, before, kept))
+        self._set(table.name, key, before, kept)
+
+    def _set(self, table: str, key: Key, gone: Kept | None, kept: Kept | None) -> None:
+        """One row in place of another, either of which may be missing."""
+        if gone is not None:
+            self._of.get((table, key[0], gone[0]), {}).pop(key, None)
+        if kept is None:
+            self._rows[table].pop(key, None)
+        else:
+            self._rows[table][key] = kept
+            self._of.setdefault((table, key[0], kept[0]), {})[key] = None
+        if table == "state_history":
+            self._note(key, kept is not None)
+
+    def _note(self, row: Key, there: bool) -> None:
+        tenant, key, version, stream = row
+        versions = self._histories.setdefault((tenant, stream, key), [])
+        place = bisect_left(versions, version)
+        known = versions[place : place + 1] == [version]
+        if there and not known:
+            versions.insert(place, version)
+        elif known and not there:
+            del versions[place]
+
+    def _refer(self, table: Table, tenant: str, row: Row) -> None:
+        for column, target in table.references:
+            value: Any = row[column]
+            if value is None:
+                continue
+            known = (
+                (tenant, value) in self.known_artifacts
+                if target == "artifacts"
+                else (tenant, value) in self._rows[target]
+            )
+            if not known:
+                raise Refused(
+                    f"{table.name}.{column} refers to a row of {target} that is not there. Nothing was written."
+                )
+
+
+def state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list[Row]]:
+    """What the state of a session or of a line is made of; nothing for other streams."""
+    kind = kind_of(stream)
+    if kind is None:
+        return {}
+    return {name: tables.of(tenant, stream, name) for name in (OF_SESSIONS if kind == "session" else OF_LINES)}
+
+
+def span(tables: MemoryTables, tenant: str, stream: str, wanted: Span) -> list[Row]:
+    """Rows of one stream between two versions."""
+    before = TABLES[wanted.table].key[:-1]
+    found = [
+        row
+        for row in tables.of(tenant, stream, wanted.table)
+        if wanted.after < _number(row["version"]) <= wanted.until
+        and tuple(row[name] for name in before) == wanted.prefix
+        and (not wanted.pinned or row["pinned"])
+    ]
+    found.sort(key=lambda row: _number(row["version"]), reverse=wanted.backwards)
+    return found[: wanted.limit]
+
+
+def sessions(
+    tables: MemoryTables,
+    tenant: str,
+    opener: Callable[[str, str, int], int | None],
+    number: Callable[[str, str], int],
+) -> Iterator[SessionRow]:
+    """Every session with the totals of its lines."""
+    by_session = _lines(tables, tenant)
+    for owner, stream, row in tables.each("sessions"):
+        lines = by_session.get(stream)
+        if owner != tenant or not lines:
+            continue
+        newest, line = max((_number(thread["newest_at"]), number(tenant, name)) for name, thread in lines)
+        version = _number(row["opened_version"])
+        model: Any = row["model"]
+        title: Any = row["title_version"]
+        yield SessionRow(
+            stream=stream,
+            status=str(row["status"]),
+            model=model,
+            user=opener(tenant, stream, version),
+            opened_at=_number(row["opened_at"]),
+            active_at=newest,
+            title_version=title,
+            messages=sum(_number(thread["messages"]) for _, thread in lines),
+            threads=len(lines),
+            usage=sum((usage_of(thread) for _, thread in lines), Usage(cost=0)),
+            place=(newest, line),
+        )
+
+
+def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
+    """Those that are asked for, the most recently active first."""
+    found = [
+        row
+        for row in every
+        if row.place < query.before
+        and (query.user is None or row.user == user)
+        and (query.status is None or row.status == query.status)
+    ]
+    return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
+
+
+def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
+    """Open sessions that have been quiet for too long."""
+    found, by_session = [], _lines(tables, tenant)
+    for owner, stream, row in tables.each("sessions"):
+        timeout = row["idle_timeout_ms"]
+        if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
+            newest = max((_number(thread["newest_at"]) for _, thread in by_session.get(stream, ())), default=now)
+            if timeout <= now - newest:
+                found.append(stream)
+    return sorted(found)
+
+
+def _lines(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
+    """The lines of every session, found in one look: one look for each session would be as many times as many."""
+    found: dict[str, list[tuple[str, Row]]] = {}
+    for owner, stream, row in tables.each("threads"):
+        if owner == tenant and kind_of(stream) == "line":
+            found.setdefault(stream.partition("/thread/")[0], []).append((stream, row))
+    return found
+
+
+def _number(value: Any) -> int:
+    return int(value)
+
+
+def entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPage) -> list[Row]:
+    """Live entries in order of key."""
+    found = [row for row in tables.of(tenant, stream, "state") if _wanted(row, page)]
+    return sorted(found, key=lambda row: str(row["key"]))
+
+
+def _wanted(row: Any, page: EntryPage) -> bool:
+    return (
+        row["key"].startswith(page.prefix)
+        and (page.after is None or row["key"] > page.after)
+        and (row["expires_at"] is None or row["expires_at"] > page.now)
+        and (page.lifetime is None or row["lifetime"] == page.lifetime)
+    )
+
+
+def revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
+    """The versions at which a key was changed, newest first."""
+    versions = tables.history(tenant, stream, key)
+    return versions[: bisect_left(versions, before)][::-1]
+
+
+def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+    """Entries whose time is over."""
+    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    over = (
+        (stream, row["key"], row["version"])
+        for owner, stream, row in rows
+        if owner == tenant and row["expires_at"] is not None and row["expires_at"] <= now
+    )
+    return list(islice(over, limit))
+
+
+def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
+    """Stream and version of entries whose time is not over, in streams after one."""
+    rows: Iterator[tuple[str, str, Any]] = tables.each("state")
+    return [
+        (stream, row["version"])
+        for owner, stream, row in rows
+        if owner == tenant and stream > after and (row["expires_at"] is None or row["expires_at"] > now)
+    ]
+
+
+def edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[Found]:
+    """Edges at some keys, with the streams that they begin in."""
+    if query.direction == "out":
+        found = [(query.scope, row) for row in tables.of(tenant, query.scope, "edges") if row["source"] in query.keys]
+    else:
+        found = [
+            (stream, row)
+            for owner, stream, row in tables.all("edges")
+            if owner == tenant and row["target_scope"] == query.scope and row["target"] in query.keys
+        ]
+    kept = [item for item in found if not query.kinds or item[1]["kind"] in query.kinds]
+    return sorted(kept, key=_order)[: query.limit]
+
+
+def _order(item: Found) -> tuple[str, ...]:
+    stream, row = item
+    return (stream, *(str(row[name]) for name in ("source", "kind", "target_scope", "target")))
+
+
+def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
+    """The first of every lane with something in it."""
+    first: dict[tuple[str, str], Any] = {}
+    for owner, stream, row in tables.all("effects"):
+        if owner == tenant and sink in (None, row["sink"]):
+            known: Any = first.setdefault((str(row["sink"]), stream), row)
+            if known["version"] > row["version"]:
+                first[str(row["sink"]), stream] = row
+    return [(stream, first[name, stream]) for name, stream in sorted(first)]
+
+
+def lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:
+    """What waits in one lane."""
+    rows: list[Any] = [row for row in tables.of(tenant, stream, "effects") if row["sink"] == sink]
+    return sorted(rows, key=lambda row: row["version"])

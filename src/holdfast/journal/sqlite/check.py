@@ -1,0 +1,150 @@
+"""What only SQLite can see: pages, indexes, references, the schema, and the names beside the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import HoldfastError, InvalidValue
+from holdfast.journal.sqlite import search
+from holdfast.journal.sqlite.rebuild import REBUILD, SHADOW
+from holdfast.journal.sqlite.rows import subject_digest
+from holdfast.journal.sqlite.schema import APPLICATION_ID, latest, meta_digest
+from holdfast.journal.sqlite.statements import queries, schema_sql
+from holdfast.journal.text_index import table as index_of
+from holdfast.records.reports import Finding
+from holdfast.records.scope import parse_scope
+from holdfast.sqlite.fts import TextIndex
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+
+def check(journal: SqliteJournal) -> Iterator[Finding]:
+    """Every finding; a check that cannot even be made is one as well."""
+    for name, look in (
+        ("pages", _pages),
+        ("references", _references),
+        ("schema", _schema),
+        ("meta", _meta),
+        ("subjects", _subjects),
+        ("streams", _streams),
+        ("artifacts", _artifacts),
+        ("leases", _leases),
+        ("erasures", _erasures),
+        ("texts", _texts),
+    ):
+        try:
+            with journal.reading() as connection:
+                yield from list(look(connection, journal))
+        except HoldfastError as error:
+            yield Finding(kind=name, where="database", problem=str(error))
+
+
+def _pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant in search.tables(connection):
+        # What FTS5 remembers of an index is renewed by asking it something, not by this check: it would miss pages
+        # that another connection has merged since, and call that damage.
+        with suppress(apsw.Error):  # Real damage is for the check to tell.
+            TextIndex(connection, index_of(tenant)).match(["x"], None, 1)
+    for (problem,) in connection.execute("PRAGMA integrity_check"):
+        if problem != "ok":
+            yield Finding(kind="pages", where="database", problem=str(problem))
+
+
+def _references(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for table, row, target, _ in connection.execute("PRAGMA foreign_key_check"):
+        yield Finding(kind="references", where=f"{table} row {row}", problem=f"refers to nothing in {target}")
+
+
+def _schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    if connection.pragma("application_id") != APPLICATION_ID or connection.pragma("user_version") != latest():
+        yield Finding(kind="schema", where="header", problem="the file's marks are not those of this schema")
+    wanted = expected_schema(search.tables(connection), embedded=search.there(connection))
+    found = schema_of(connection)
+    for item in sorted(wanted.keys() | found.keys()):
+        if SHADOW in item[1]:
+            continue  # Left by a rebuild that did not finish; the next one removes it.
+        if wanted.get(item) != found.get(item):
+            yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
+
+
+def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
+    """Every object of a schema by (type, name), free of the quotes that renaming adds."""
+    found: dict[tuple[str, str], str] = {}
+    for kind, name, table, sql in connection.execute(queries()["schema"]):
+        found[kind, name] = f"{table}: {' '.join((sql or '').replace(chr(34), '').split())}"
+    return found
+
+
+def expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
+    """What `schema.sql` gives in an empty database, with the indexes that some tenants' texts have."""
+    empty = apsw.Connection(":memory:")
+    try:
+        for _ in empty.execute(schema_sql()):
+            pass
+        if embedded:
+            search.create(empty)
+        for tenant in tenants:
+            TextIndex(empty, index_of(tenant)).create()
+        return schema_of(empty)
+    finally:
+        empty.close()
+
+
+def _meta(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    names = set()
+    for name, value, digest in connection.execute(queries()["meta"]):
+        names.add(name)
+        if meta_digest(name, value) != digest:
+            yield Finding(kind="meta", where=name, problem="was changed")
+        elif name == "secret" and value != journal.secret:
+            yield Finding(kind="meta", where=name, problem="is another one than that which is in use")
+    if names - {REBUILD} != {"secret"}:
+        yield Finding(kind="meta", where="meta", problem=f"holds {sorted(names)} instead of the secret alone")
+
+
+def _subjects(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, id, name, digest in connection.execute(queries()["all_subjects"]):
+        wanted = None if name is None else subject_digest(journal.secret, name)
+        if wanted != digest:
+            yield Finding(kind="subjects", where=f"{tenant} subject {id}", problem="the name was changed")
+
+
+def _artifacts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, name in connection.execute(queries()["changed_artifacts"]):
+        yield Finding(kind="artifacts", where=f"{tenant} {name.hex()}", problem="its size, time or marks were changed")
+
+
+def _leases(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, stream in connection.execute(queries()["changed_leases"]):
+        yield Finding(kind="leases", where=f"{tenant} {stream}", problem="the count of its owner's signs was changed")
+
+
+def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for tenant, subject, _ in connection.execute(queries()["unfinished_erasures"]):
+        problem = "is committed and not finished: old bytes may be left. Close other readers and open the journal again"
+        yield Finding(kind="erasures", where=f"{tenant} subject {subject}", problem=problem)
+
+
+def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    """An index names events that have words, and nobody's who was erased. Whether it is whole, the pages say."""
+    for tenant in search.tables(connection):
+        strangers = search.strangers(connection, tenant)
+        if strangers:
+            problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
+            yield Finding(kind="texts", where=index_of(tenant), problem=problem)
+
+
+def _streams(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
+    for name, *columns in connection.execute("SELECT name, actor_id, session_id, thread_id FROM streams"):
+        try:
+            scope = parse_scope(name)
+        except InvalidValue as error:
+            yield Finding(kind="streams", where=repr(name), problem=str(error))
+            continue
+        if columns != [scope.get("actor"), scope.get("session"), scope.get("thread")]:
+            yield Finding(kind="streams", where=name, problem="actor, session or thread do not follow from the name")

@@ -1,0 +1,111 @@
+"""Erasure: content, salts, artifacts and the name behind a pseudonym leave every byte of the disk.
+
+One transaction removes them and appends `subject.erased`. Then the files go, and the log is
+truncated, because until then it still holds the old pages. Each step is found again and
+finished after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
+from holdfast.journal.sqlite import search
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.rows import subject_digest
+from holdfast.journal.sqlite.statements import queries
+from holdfast.journal.sqlite.transaction import Plan
+from holdfast.records.batches import Batch, Part
+from holdfast.records.events.envelope import Sealed, Source
+from holdfast.records.reports import Erasure
+from holdfast.sqlite.connection import ask
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+MARKER_STREAM = "global"
+
+
+def erase(
+    journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source
+) -> Erasure:
+    """Everything that belongs to one subject of one tenant. Asked again, it finishes what was left undone."""
+    with journal.writing.transaction() as connection:
+        number = next((id for (id,) in ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
+        known = ask(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
+        digest = subject_digest(journal.secret, subject)
+        begun = ask(connection, queries()["find_erasure"], (number, digest))
+        if known:
+            erasure = _erase(connection, journal.files, number, known[0][0])
+            note = (number, erasure.subject, digest, erasure.events, erasure.artifacts)
+            connection.execute(queries()["note_erasure"], note)
+            event = marker(erasure.subject, erasure.events, erasure.artifacts)
+            batch = Batch(tenant=tenant, parts=(Part(stream=MARKER_STREAM, events=(event,)),), source=source)
+            plan = Plan(connection, journal.files, [batch], begin=False)
+            plan.add(batch)
+            plan.write()
+        elif begun:
+            erasure = Erasure(subject=begun[0][0], events=begun[0][1], artifacts=begun[0][2])
+        else:
+            raise NotFound(f"There is no subject {subject!r} in this journal, so there is nothing to erase.")
+    journal.announce()
+    try:
+        finish(journal)
+    except HoldfastError as error:
+        raise Busy(
+            f"The erasure is committed, but its last steps are not done ({error}) Old bytes are still in the log or in "
+            "files. Close other readers and erase again; opening the journal tries as well."
+        ) from error
+    return erasure
+
+
+def _erase(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> Erasure:
+    ((events,),) = ask(connection, queries()["erasable"], (tenant, subject))
+    doomed = ask(connection, queries()["erasable_artifacts"], (tenant, subject))
+    connection.execute(queries()["erase_content"], (tenant, subject))
+    search.forget_texts(connection, files, tenant, subject)
+    search.forget_vectors(connection, tenant, subject)
+    if doomed:
+        connection.executemany(queries()["erase_artifact"], [(tenant, name) for name, _ in doomed])
+    connection.execute(queries()["erase_subject"], (tenant, subject))
+    return Erasure(subject=subject, events=events, artifacts=len(doomed))
+
+
+def resume(journal: SqliteJournal) -> None:
+    """Finish what a crash left undone, if nobody is in the way; if somebody is, the next start tries again."""
+    with journal.reading() as connection:
+        unfinished = ask(connection, queries()["unfinished_erasures"])
+    if unfinished:
+        try:
+            finish(journal)
+        except Unavailable:
+            pass  # The journal is sound meanwhile, and `verify` says that an erasure is unfinished.
+
+
+def finish(journal: SqliteJournal) -> None:
+    """Every step after the commit, each of which may be done again."""
+    # Under the write lock: the same body may come back meanwhile, and must not lose its file.
+    with journal.writing.transaction() as connection:
+        begun = ask(connection, queries()["unfinished_erasures"])
+        for tenant, number, name in ask(connection, queries()["unfinished_files"]):
+            journal.files.remove(tenant, name)
+            connection.execute(queries()["file_gone"], (number, name))
+    _truncate_log(journal)
+    # This last commit also syncs the log, and with it that it is empty. Erasures that began since are not done.
+    with journal.writing.transaction() as connection:
+        for _, subject, number in begun:
+            connection.execute(queries()["erasure_done"], (number, subject))
+
+
+def _truncate_log(journal: SqliteJournal) -> None:
+    """Empty the log, which still holds what was erased."""
+    with journal.writing.exclusively() as connection:
+        try:
+            total, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            total = -1
+    if total != 0:
+        raise Busy("A reader keeps the log from being emptied.")

@@ -1,0 +1,152 @@
+"""Projections made anew: into shadow tables while others write, swapped in one transaction.
+
+Foreign keys are off on this connection only: dropping a table with them on would delete
+the rows that refer to it. They are checked before the commit. Other processes notice the
+swap by SQLite's schema version and prepare their statements again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.journal.project import project
+from holdfast.core.journal.row_changes import Coalesced
+from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.errors import Busy, Corrupt, InvalidValue
+from holdfast.journal.sqlite import search
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.schema import meta_digest
+from holdfast.journal.sqlite.statements import bind, drop, queries, rename
+from holdfast.records.reports import Progress
+from holdfast.sqlite.connection import ask
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
+
+SHADOW = "__new"
+REBUILD = "rebuild"
+BATCH = 5_000
+
+
+def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
+    """Returns how many events were applied."""
+    try:
+        with journal.connections.separate() as connection:
+            connection.pragma("foreign_keys", 0)
+            return _Rebuild(connection, journal.files, progress, index=bool(journal.settings.index_text)).run()
+    finally:
+        journal.announce()
+
+
+class _Rebuild:
+    def __init__(
+        self, connection: apsw.Connection, files: ArtifactFiles, progress: Progress | None, *, index: bool
+    ) -> None:
+        self._connection = connection
+        self._files = files
+        self._index = index
+        self._progress = progress
+        self._applied = 0
+        self._count = 0
+        self._token = secrets.token_bytes(16)
+
+    def run(self) -> int:
+        self._in_transaction(self._make_shadows)
+        while self._newest() - self._applied > BATCH:
+            self._in_transaction(lambda: self._apply(BATCH))
+        self._in_transaction(self._finish)
+        return self._count
+
+    def _in_transaction(self, work: Any) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            if work != self._make_shadows and self._owner() != self._token:
+                raise Busy("Another rebuild has taken over and will finish the work. Nothing was changed by this one.")
+            work()
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _newest(self) -> int:
+        return int(ask(self._connection, queries()["position"])[0][0])
+
+    def _owner(self) -> bytes | None:
+        found = ask(self._connection, queries()["get_meta"], (REBUILD,))
+        return found[0][0] if found else None
+
+    def _make_shadows(self) -> None:
+        # The newest rebuild owns the shadow tables: whoever was at it before finds out and stops.
+        self._connection.execute(queries()["drop_meta"], (REBUILD,))
+        digest = meta_digest(REBUILD, self._token)
+        self._connection.execute(queries()["insert_meta"], (REBUILD, self._token, digest))
+        for table in PROJECTIONS:
+            self._connection.execute(drop("TABLE", table.name + SHADOW))
+            sql = self._sql("table", table.name)
+            self._connection.execute(sql.replace(table.name, table.name + SHADOW, 1))
+
+    def _sql(self, kind: str, name: str) -> str:
+        wanted = "SELECT sql FROM sqlite_schema WHERE type = ? AND name = ?"
+        return str(ask(self._connection, wanted, (kind, name))[0][0])
+
+    def _apply(self, limit: int) -> int:
+        rows = ask(self._connection, queries()["events_after"], (self._applied, 2**62, limit))
+        coalesced = Coalesced()
+        for row in rows:
+            try:
+                changes = project(row[6], decode_facts(row[6], row[7], row[18]), row[3], row[5])
+            except InvalidValue as error:
+                raise Corrupt(f"Event {row[0]} cannot be projected ({error}) Run `holdfast verify`.") from None
+            for change in changes:
+                coalesced.add((row[1], row[2]), change)
+        for table in PROJECTIONS:
+            self._execute([bind(change, *place, SHADOW) for place, change in coalesced.changes(table.name)])
+        if rows:
+            self._applied = rows[-1][0]
+            self._count += len(rows)
+        if self._progress is not None:
+            self._progress(self._applied, self._newest())
+        return len(rows)
+
+    def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        """One call per statement's text: each row occurs once, so their order does not matter."""
+        runs: dict[str, list[tuple[Any, ...]]] = {}
+        for sql, values in statements:
+            runs.setdefault(sql, []).append(values)
+        for sql, run in runs.items():
+            self._connection.executemany(sql, run)
+
+    def _finish(self) -> None:
+        while self._apply(BATCH):
+            pass
+        names = [table.name for table in PROJECTIONS]
+        indexes = self._of_tables("index", names)
+        views = ask(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
+        for name, _ in views:
+            # A view over a table that is being renamed would block the renaming.
+            self._connection.execute(drop("VIEW", name))
+        for name in reversed(names):
+            self._connection.execute(drop("TABLE", name))
+        for name in names:
+            self._connection.execute(rename(name + SHADOW, name))
+        for sql in (*indexes, *(sql for _, sql in views)):
+            self._connection.execute(sql)
+        if self._index:
+            search.repair(self._connection, self._files)
+        broken = ask(self._connection, "PRAGMA foreign_key_check")
+        self._connection.execute(queries()["drop_meta"], (REBUILD,))
+        if broken:
+            raise Corrupt(f"Rebuilt rows refer to rows that are not there ({broken[0]}). Run `holdfast verify`.")
+
+    def _of_tables(self, kind: str, tables: Iterable[str]) -> list[str]:
+        found = self._connection.execute(
+            "SELECT tbl_name, sql FROM sqlite_schema WHERE type = ? AND sql IS NOT NULL", (kind,)
+        )
+        wanted = set(tables)
+        return [sql for table, sql in found if table in wanted]

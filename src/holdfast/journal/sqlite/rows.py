@@ -1,0 +1,228 @@
+"""Rows of sessions and conversations, read by place: newest first, page by page, never the whole history.
+
+Entries, edges and effects of the SQLite journal: the rows name events, one statement reads both.
+
+Events and streams as rows of SQLite, and back. The one place that knows the order of their columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.core.journal.load import usage_of
+from holdfast.core.journal.tables import EFFECTS, OF_LINES, OF_SESSIONS, TABLES, kind_of
+from holdfast.journal.sqlite.statements import queries
+from holdfast.journal.sqlite.statements import span as span_sql
+from holdfast.records.batches import Found, Head, Row, SessionQuery, SessionRow, Span
+from holdfast.records.entries import Edge, EdgeQuery, EntryPage
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.records.scope import parse_scope
+from holdfast.sqlite.connection import ask
+
+USED = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost",
+    "unpriced_tokens",
+    "estimated_tokens",
+)
+"""The sums of a line, as the query of a session's lines gives them."""
+
+
+def state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
+    """What the state of a session or of a line is made of; nothing for other streams."""
+    kind = kind_of(name)
+    if kind is None:
+        return {}
+    tables, block = (OF_SESSIONS, "session_rows") if kind == "session" else (OF_LINES, "line_rows")
+    found: dict[str, list[Row]] = {}
+    for table, sql in zip(tables, queries()[block].split(";"), strict=True):
+        names = ("tenant", "stream", *TABLES[table].names)
+        rows = [dict(zip(names, row, strict=True)) for row in connection.execute(sql, (tenant, stream))]
+        found[table] = rows
+    return found
+
+
+def event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> StoredEvent | None:
+    """One event by its id."""
+    place = connection.execute(queries()["event_by_id"], (number, id)).fetchone()
+    if place is None:
+        return None
+    (row,) = ask(connection, queries()["events_between"], (number, place[0], place[1], place[1]))
+    ((stream,),) = ask(connection, "SELECT name FROM streams WHERE id = ?", (place[0],))
+    return stored_event(row, tenant, stream)
+
+
+def span(connection: apsw.Connection, tenant: str, stream: str, wanted: Span) -> list[Row]:
+    """Rows of one stream between two versions."""
+    table = TABLES[wanted.table]
+    sql = span_sql(table, backwards=wanted.backwards, pinned=wanted.pinned)
+    values = (tenant, stream, wanted.after, wanted.until, wanted.limit, *wanted.prefix)
+    names = table.names
+    return [dict(zip(names, row, strict=True)) for row in ask(connection, sql, values)]
+
+
+def sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
+    """One page of the list, with the totals of each session's lines."""
+    values = (tenant, *query.before, query.limit, query.user, query.status)
+    name = "sessions_by_activity" if query.user is None else "sessions_of_user"
+    rows = ask(connection, queries()[name], values)
+    return [_session(connection, tenant, row) for row in rows]
+
+
+def _session(connection: apsw.Connection, tenant: str, row: Any) -> SessionRow:
+    stream, status, model, opened_at, title, user, active_at, place = row
+    lines = ask(connection, queries()["session_lines"], (tenant, parse_scope(stream).get("session")))
+    messages, *used = (sum(column) for column in zip(*lines, strict=True))
+    usage = usage_of(dict(zip(USED, used, strict=True)))
+    return SessionRow(
+        stream=stream,
+        status=status,
+        model=model,
+        user=user,
+        opened_at=opened_at,
+        active_at=active_at,
+        title_version=title,
+        messages=messages,
+        threads=len(lines),
+        usage=usage,
+        place=(active_at, place),
+    )
+
+
+_JSON = msgspec.json.Encoder()
+_LAST = "\U0010ffff"
+
+
+def entry(connection: apsw.Connection, tenant: str, stream: str, key: str) -> StoredEvent | None:
+    """The event that holds a key's value."""
+    rows = ask(connection, queries()["entry"], (tenant, stream, key))
+    return stored_event(rows[0], tenant, stream) if rows else None
+
+
+def entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
+    """A page of live entries."""
+    # A range instead of LIKE, which has wildcards and folds case: every key with a prefix lies before prefix + LAST.
+    # No key lies between one and the same with a NUL, so a page begins right after the last key of the one before.
+    first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
+    values = (tenant, stream, first, page.prefix + _LAST, page.now, page.lifetime, page.limit)
+    return [stored_event(row, tenant, stream) for row in ask(connection, queries()["entries"], values)]
+
+
+def revisions(
+    connection: apsw.Connection, tenant: str, stream: str, key: str, before: int, limit: int
+) -> list[StoredEvent]:
+    """What changed a key, newest first."""
+    rows = ask(connection, queries()["revisions"], (tenant, stream, key, before, limit))
+    return [stored_event(row, tenant, stream) for row in rows]
+
+
+def edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
+    """The events that made the edges at some keys."""
+    kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
+    values = (tenant, query.scope, _JSON.encode(query.keys).decode(), kinds, query.limit)
+    name = "edges_out" if query.direction == "out" else "edges_in"
+    return [stored_event(row, tenant, row[-1]) for row in ask(connection, queries()[name], values)]
+
+
+def linked(connection: apsw.Connection, tenant: str, edge: Edge) -> bool:
+    """Whether there is an edge."""
+    name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
+    return bool(ask(connection, queries()["linked"], name))
+
+
+def expired(connection: apsw.Connection, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
+    """Entries whose time is over."""
+    return [
+        (stream, key, version) for stream, key, version in ask(connection, queries()["expired"], (tenant, now, limit))
+    ]
+
+
+def scopes(connection: apsw.Connection, tenant: str, now: int, after: str, limit: int) -> list[str]:
+    """Streams that have live entries."""
+    return [name for (name,) in ask(connection, queries()["scopes"], (tenant, now, after, limit))]
+
+
+def lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[Found]:
+    """The first of every lane with something in it."""
+    rows = ask(connection, queries()["lanes"], (tenant, sink))
+    return [(row[0], dict(zip(EFFECTS.names, row[1:], strict=True))) for row in rows]
+
+
+def lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
+    """What waits in one lane."""
+    rows = ask(connection, queries()["lane"], (tenant, sink, stream, limit))
+    return [dict(zip(EFFECTS.names, row, strict=True)) for row in rows]
+
+
+_COLUMNS = len(StoredEvent.__struct_fields__)
+
+
+def subject_digest(secret: bytes, name: str) -> bytes:
+    """Shows that a stored name was not damaged; erased with it."""
+    return hmac.digest(secret, name.encode(), hashlib.sha256)
+
+
+def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
+    """A new row of `streams`."""
+    scope = parse_scope(head.stream)
+    names = (scope.get("actor"), scope.get("session"), scope.get("thread"))
+    return (head.id, tenant, head.stream, *names, head.version, head.hash, head.epoch, head.holder, head.closed)
+
+
+def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
+    """A new row of `events`, in the order of its columns."""
+    return (
+        event.seq,
+        tenant,
+        stream,
+        event.version,
+        event.id,
+        event.at,
+        event.type,
+        event.schema,
+        event.key,
+        event.rest,
+        event.epoch,
+        event.origin,
+        event.trust,
+        event.user,
+        event.subject,
+        event.causation,
+        event.correlation,
+        event.app,
+        event.facts,
+        event.content,
+        event.salt,
+        event.mac,
+        event.hash,
+    )
+
+
+def stored_event(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:
+    """A row of `events` as it was stored."""
+    # In the order of the columns: naming each field costs more than all the rest, and this is done for every event.
+    return StoredEvent(row[0], tenant, stream, *row[3:_COLUMNS])
+
+
+def read_append(
+    connection: apsw.Connection, tenant: tuple[str, int | None], stream: tuple[str, int], version: int
+) -> list[StoredEvent]:
+    """The events of one append to a stream, of which the first has this version."""
+    values = (tenant[1], stream[1], version, version)
+    (row,) = ask(connection, queries()["events_between"], values)
+    first = stored_event(row, tenant[0], stream[0])
+    if not first.rest:
+        return [first]
+    values = (tenant[1], stream[1], version, version + first.rest)
+    rows = ask(connection, queries()["events_between"], values)
+    return [stored_event(row, tenant[0], stream[0]) for row in rows]

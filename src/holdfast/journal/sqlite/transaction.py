@@ -1,0 +1,381 @@
+"""The write path: one connection, one lock, one transaction per group, one of three outcomes.
+
+Nothing here retries a failed commit. A failed commit is unknown for everybody in its
+group: the connection is dropped, and whoever asks again with the same key finds out.
+
+One transaction for a group of callers: who may write, what is written, in how few statements.
+
+Heads and keys are read once, after the write lock is taken. Then everything is decided in
+Python by the rules that all backends share, and written with one driver call per kind of
+statement: each call hands the interpreter's lock over, which beside a busy thread costs
+more than the statement.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.core.journal.admit import half_written, new_head, place, refusal, repeats
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.journal.project import project
+from holdfast.core.journal.row_changes import Coalesced
+from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
+from holdfast.journal import text_index
+from holdfast.journal.group_commit import Member, settle
+from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.rows import event_row, read_append, stream_row, subject_digest
+from holdfast.journal.sqlite.search import around
+from holdfast.journal.sqlite.statements import bind, queries
+from holdfast.journal.text_index import Placed
+from holdfast.records.batches import Appended, Artifact, Batch, Head, Part
+from holdfast.records.batches import Placed as PlacedPart
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.sqlite.connection import ask, translate
+from holdfast.sqlite.pool import Connections
+
+
+class Writing:
+    """Holds the write lock of this process; other processes are held off by SQLite's."""
+
+    def __init__(self, connections: Connections, files: ArtifactFiles, *, index: bool = True) -> None:
+        self._connections = connections
+        self._index = index
+        self._files = files
+        self._lock = threading.Lock()
+        connections.after_fork.append(self._renew_lock)
+
+    def commit(self, members: Sequence[Member]) -> None:
+        """Write a group and settle every member of it."""
+        with self._lock:
+            try:
+                with self._connections.writing() as connection:
+                    if not self._attempt(connection, members):
+                        # A row was refused by the database itself: find out whose it was.
+                        for member in members:
+                            if not member.settled:
+                                self._attempt(connection, [member], alone=True)
+            except HoldfastError as error:
+                for member in members:
+                    if not member.settled:
+                        member.error = error
+
+    def _attempt(self, connection: apsw.Connection, members: Sequence[Member], *, alone: bool = False) -> bool:
+        """One transaction. False asks for another try, member by member."""
+        committing = False
+        try:
+            plan = Plan(connection, self._files, [member.batch for member in members], index=self._index)
+            answers = [(member, self._add(plan, member, by_id=alone)) for member in members]
+            if plan.empty:
+                connection.execute("ROLLBACK")
+            else:
+                plan.write()
+                committing = True
+                connection.execute("COMMIT")
+            # Still inside: who is interrupted here leaves the others in doubt, not in the wrong.
+            for member, answer in answers:
+                member.answer = answer
+        except BaseException as error:
+            committing = committing and not isinstance(error, apsw.FullError)
+            self._abandon(connection, error, committing=committing)
+            if not isinstance(error, apsw.Error | HoldfastError | MemoryError | UnicodeDecodeError):
+                settle(members, OutcomeUnknown if committing else Unavailable)
+                raise
+            if not alone and not committing and isinstance(translate(error), Refused):
+                return False
+            for member in members:
+                if not member.settled:
+                    member.error = translate(error, committing=committing)
+        return True
+
+    def _add(self, plan: Plan, member: Member, *, by_id: bool) -> Appended | None:
+        try:
+            return plan.add(member.batch, by_id=by_id)
+        except HoldfastError as error:
+            member.error = error
+            return None
+
+    def _abandon(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
+        if not committing:
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
+                    return
+            except apsw.Error:
+                pass  # The connection goes, and its transaction with it.
+        self._connections.drop_writer(suspect=committing)
+
+    @contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """The write lock for maintenance: committed at the end, rolled back on any error."""
+        with self._lock, self._connections.writing() as connection:
+            committing = False
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException as error:
+                committing = committing and not isinstance(error, apsw.FullError)
+                self._abandon(connection, error, committing=committing)
+                if isinstance(error, apsw.Error | UnicodeDecodeError):
+                    raise translate(error, committing=committing) from error
+                raise
+
+    @contextmanager
+    def exclusively(self) -> Iterator[apsw.Connection]:
+        """The write connection outside a transaction, for checkpoints."""
+        with self._lock, self._connections.writing() as connection:
+            try:
+                yield connection
+            except apsw.Error as error:
+                raise translate(error) from error
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+SAID = "message.appended"
+_JSON = msgspec.json.Encoder()
+_BEGIN_AND_READ = "BEGIN IMMEDIATE;" + queries()["wanted_heads"]
+Statement = tuple[str, tuple[Any, ...]]
+
+
+class Plan:
+    """What one transaction will write, built up member by member."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        files: ArtifactFiles,
+        batches: Sequence[Batch],
+        *,
+        begin: bool = True,
+        index: bool = True,
+    ) -> None:
+        self._connection = connection
+        self._secret = b""
+        self._files = files
+        self._tenants: dict[str, int | None] = {}
+        self._heads: dict[tuple[str, str], Head] = {}
+        self._keys: dict[tuple[str, str, str], int] = {}
+        self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
+        self._subjects: dict[tuple[int, str], int] = {}
+        self._first: list[Statement] = []
+        self._events: list[tuple[Any, ...]] = []
+        self._changes: list[Statement] = []
+        self._dirty: dict[tuple[str, str], bool] = {}
+        self._index = index
+        self._texts: list[Placed] = []
+        self._read(batches, _BEGIN_AND_READ if begin else queries()["wanted_heads"])
+
+    def _read(self, batches: Sequence[Batch], sql: str) -> None:
+        wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
+        found = ask(self._connection, sql, (_JSON.encode(wanted).decode(),))
+        for index, tenant, stream, version, head, epoch, holder, closed, keyed, last, streams, secret in found:
+            name, stream_name, key = wanted[index]
+            self._tenants[name] = tenant
+            if stream is not None:
+                self._heads[name, stream_name] = Head(
+                    id=stream,
+                    stream=stream_name,
+                    version=version,
+                    hash=head,
+                    epoch=epoch,
+                    holder=holder,
+                    closed=bool(closed),
+                )
+            if keyed is not None and key is not None:
+                self._keys[name, stream_name, key] = keyed
+            self._seq, self._next_stream = (last or 0) + 1, (streams or 0) + 1
+            self._secret = secret
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self._events
+
+    def add(self, batch: Batch, *, by_id: bool = False) -> Appended:
+        """Take a batch in, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
+        earlier = self._earlier(batch, by_id=by_id)
+        if earlier is not None:
+            return earlier
+        try:
+            heads = self._admit(batch)
+        except HoldfastError:
+            # It may be this very batch that moved the stream on, sent again after an unknown outcome.
+            earlier = self._earlier(batch, by_id=True)
+            if earlier is None:
+                raise
+            return earlier
+        self._check_files(batch)
+        placed: list[PlacedPart] = []
+        written: list[tuple[Part, Head, list[StoredEvent]]] = []
+        seq, tenant = self._seq, self._tenant(batch.tenant)
+        for part in batch.parts:
+            head = heads[part.stream]
+            events, after = place(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
+            seq += len(events)
+            heads[part.stream] = after
+            written.append((part, after, events))
+            placed.append(PlacedPart(stream=part.stream, first=events[0].version, last=events[-1].version, seq=seq - 1))
+        statements = [statement for _, head, events in written for statement in _rows(tenant, head.id, events)]
+        # Nothing below can fail: the plan changes as a whole.
+        self._changes.extend(statements)
+        self._first.extend(_artifact(tenant, artifact) for artifact in batch.artifacts)
+        for part, head, events in written:
+            self._note(batch.tenant, tenant, part, head, events)
+        self._seq = seq
+        return Appended(parts=tuple(placed))
+
+    def _admit(self, batch: Batch) -> dict[str, Head]:
+        heads: dict[str, Head] = {}
+        fresh = self._next_stream
+        for part in batch.parts:
+            head = self._heads.get((batch.tenant, part.stream))
+            if head is None:
+                head = new_head(batch.tenant, part.stream, fresh)
+                fresh += 1
+            problem = refusal(part, head)
+            if problem is not None:
+                raise problem
+            heads[part.stream] = head
+        return heads
+
+    def _check_files(self, batch: Batch) -> None:
+        """A file is placed before the lock is taken; whoever erased or collected it since held the lock."""
+        for artifact in batch.artifacts:
+            if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
+                raise Unavailable("An artifact's file was removed before it was referred to. Try again.")
+
+    def _note(self, tenant_name: str, tenant: int, part: Part, head: Head, events: list[StoredEvent]) -> None:
+        place = (tenant_name, part.stream)
+        self._dirty.setdefault(place, place not in self._heads)
+        self._heads[place] = head
+        self._next_stream = max(self._next_stream, head.id + 1)
+        self._events.extend(map(event_row, events, itertools.repeat(tenant), itertools.repeat(head.id)))
+        if part.key is not None:
+            self._written[*place, part.key] = events
+        if self._index:
+            self._texts += [Placed(tenant, head.id, event) for event in events if event.type in text_index.TYPES]
+
+    def _earlier(self, batch: Batch, *, by_id: bool) -> Appended | None:
+        found = [self._stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
+        if not any(found):
+            return None
+        # Where one part is known, the others are looked for by their event ids as well.
+        pairs = zip(found, batch.parts, strict=True)
+        found = [known or self._stored(batch.tenant, part, by_id=True) for known, part in pairs]
+        for part, stored in zip(batch.parts, found, strict=True):
+            problem = repeats(part, stored) if stored else half_written(part)
+            if problem is not None:
+                raise problem
+        parts = (PlacedPart(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found)
+        return Appended(parts=tuple(parts), repeated=True)
+
+    def _stored(self, tenant: str, part: Part, *, by_id: bool) -> list[StoredEvent]:
+        if part.key is not None:
+            pending = self._written.get((tenant, part.stream, part.key))
+            if pending is not None:
+                return pending
+            version = self._keys.get((tenant, part.stream, part.key))
+        elif by_id:
+            version = self._version_of(tenant, part)
+        else:
+            return []
+        if version is None:
+            return []
+        head = self._heads[tenant, part.stream]
+        return read_append(self._connection, (tenant, self._tenants[tenant]), (part.stream, head.id), version)
+
+    def _version_of(self, tenant: str, part: Part) -> int | None:
+        head = self._heads.get((tenant, part.stream))
+        if head is None:
+            return None
+        values = (self._tenants[tenant], part.events[0].id)
+        row = self._connection.execute(queries()["event_by_id"], values).fetchone()
+        return row[1] if row is not None and row[0] == head.id else None
+
+    def _tenant(self, name: str) -> int:
+        known = self._tenants[name]
+        if known is None:
+            ids = [id for _, id in ask(self._connection, queries()["tenant_ids"])]
+            known = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
+            self._tenants[name] = known
+            self._first.append((queries()["insert_tenant"], (known, name)))
+        return known
+
+    def _pseudonym(self, tenant: int, name: str) -> int:
+        known = self._subjects.get((tenant, name))
+        if known is None:
+            names = _JSON.encode([name]).decode()
+            ((_, known),) = ask(self._connection, queries()["find_subjects"], (names, tenant))
+            if known is None:
+                known = self._new_subject(tenant, name)
+            self._subjects[tenant, name] = known
+        return known
+
+    def _new_subject(self, tenant: int, name: str) -> int:
+        ((fresh,),) = ask(self._connection, queries()["next_subject"], (tenant,))
+        fresh = max([fresh, *(id + 1 for (owner, _), id in self._subjects.items() if owner == tenant)])
+        digest = subject_digest(self._secret, name)
+        self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
+        return int(fresh)
+
+    def write(self) -> None:
+        """Everything but the commit, with one driver call per run of equal statements."""
+        for sql, values in _runs(self._first):
+            self._connection.executemany(sql, values)
+        fresh, moved = [], []
+        for (tenant, name), is_new in self._dirty.items():
+            head = self._heads[tenant, name]
+            if is_new:
+                fresh.append(stream_row(self._tenants[tenant], head))
+            else:
+                owner = (head.epoch, head.holder, head.closed)
+                moved.append((head.version, head.hash, *owner, self._tenants[tenant], head.id))
+        if fresh:
+            self._connection.executemany(queries()["insert_stream"], fresh)
+        self._connection.executemany(queries()["insert_event"], self._events)
+        for sql, values in _runs(self._changes):
+            self._connection.executemany(sql, values)
+        if moved:
+            self._connection.executemany(queries()["update_stream"], moved)
+        if self._texts:
+            text_index.index(self._connection, self._texts, around(self._connection, self._files))
+
+
+def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[Statement]:
+    changes = [
+        change
+        for event in events
+        for change in project(event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at)
+    ]
+    if len(events) > 1 and all(event.type == SAID for event in events):
+        # Many messages at once: one change for each row, so that their line is updated once.
+        coalesced = Coalesced()
+        for change in changes:
+            coalesced.add((tenant, stream), change)
+        changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
+    for change in changes:
+        yield bind(change, tenant, stream)
+
+
+def _artifact(tenant: int, artifact: Artifact) -> Statement:
+    file = artifact.body is None and not artifact.erased
+    values = (tenant, artifact.name, artifact.size, artifact.at, file, artifact.erased, artifact.body)
+    return queries()["put_artifact"], values
+
+
+def _runs(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Neighbouring statements with the same text, as one."""
+    for sql, run in itertools.groupby(statements, key=lambda statement: statement[0]):
+        yield sql, [values for _, values in run]

@@ -1,0 +1,158 @@
+"""The text index of a journal: every message and every entry that stands, by the number of its event.
+
+It is written in the transaction of the events, one table for each tenant: how rare a word is among
+one tenant's texts changes no answer that another gets. It holds no text, and can be made anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import apsw
+import msgspec
+
+from holdfast.core.journal.codec import decode_facts
+from holdfast.core.search.documents import FORGOTTEN, KEPT, SAID, Hit, TextSearch, admits, searchable
+from holdfast.core.search.words import OWN_CONTEXT, context
+from holdfast.records.events.envelope import StoredEvent
+from holdfast.sqlite.fts import Passage, TextIndex
+
+TYPES = frozenset({SAID, KEPT, FORGOTTEN})
+GROWTH = 4
+MOST = 1_000_000
+_MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """An event with the numbers of its tenant and stream."""
+
+    tenant: int
+    stream: int
+    event: StoredEvent
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What indexing asks of its journal: the message before one, the event that held a key before, and how a large
+    text begins that lies in an artifact of this name."""
+
+    previous: Callable[[Placed], str]
+    replaced: Callable[[Placed, str], int | None]
+    beginning: Callable[[Placed, str], str]
+
+
+def table(tenant: int) -> str:
+    """The name of a tenant's index."""
+    return f"search_{tenant}"
+
+
+def date_words(at: int) -> str:
+    """A day as people name it."""
+    day = time.gmtime(at / 1000)
+    return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
+
+
+def index(connection: apsw.Connection, written: Iterable[Placed], around: Around) -> None:
+    """Take in what was just written, in its order."""
+    by_tenant: dict[int, list[Placed]] = {}
+    for placed in written:
+        by_tenant.setdefault(placed.tenant, []).append(placed)
+    for tenant, events in by_tenant.items():
+        gone, passages = _changes(events, around)
+        try:
+            _apply(TextIndex(connection, table(tenant)), gone, passages)
+        except apsw.SQLError:
+            # The first text of a tenant. Asking before every append whether there is a table would cost more.
+            made = TextIndex(connection, table(tenant))
+            made.create()
+            _apply(made, gone, passages)
+
+
+def _apply(texts: TextIndex, gone: list[int], passages: list[Passage]) -> None:
+    if gone:
+        texts.remove(gone)
+    if passages:
+        texts.add(passages)
+
+
+def _changes(events: list[Placed], around: Around) -> tuple[list[int], list[Passage]]:
+    gone: list[int] = []
+    passages: dict[int, Passage] = {}
+    said: dict[int, str] = {}
+    for placed in events:
+        event = placed.event
+        facts = decode_facts(event.type, event.schema, event.facts)
+        if event.type != SAID:
+            before = around.replaced(placed, facts.key)
+            if before is not None and passages.pop(before, None) is None:
+                gone.append(before)
+        text = searchable(event.type, facts, event.content, partial(around.beginning, placed))
+        previous = ""
+        if event.type == SAID:
+            if len(text) <= OWN_CONTEXT:
+                previous = said[placed.stream] if placed.stream in said else around.previous(placed)
+            said[placed.stream] = text
+        if text:
+            passages[event.seq] = passage(placed, text, previous)
+    return gone, list(passages.values())
+
+
+def passage(placed: Placed, text: str, previous: str) -> Passage:
+    """A text as it is indexed: with the end of what was said before it, its day and its place."""
+    return Passage(
+        rowid=placed.event.seq,
+        text=text,
+        prev=context(text, previous),
+        date=date_words(placed.event.at),
+        place=f"s{placed.stream}",
+    )
+
+
+def find(
+    connection: apsw.Connection,
+    tenant: int,
+    places: list[int] | None,
+    search: TextSearch,
+    hits: Callable[[list[tuple[int, float]]], list[Hit]],
+    *,
+    mostly: bool = False,
+) -> list[Hit]:
+    """The best hits that may be given out. More are looked at as long as what was found no longer stands.
+
+    `mostly` says that nearly everything is of these places. Naming them in the question would cost as much as its
+    words and sort out next to nothing: what is of others is not admitted, and the scores are the same.
+    """
+    texts = TextIndex(connection, table(tenant))
+    if not texts.exists():
+        return []
+    wanted = None if places is None else [f"s{place}" for place in places]
+
+    def best(named: list[str] | None, most: int) -> list[Hit] | None:
+        rows = texts.match(search.terms, named, most)
+        found: list[Hit] = []
+        for first in range(0, len(rows), search.limit):
+            found += [hit for hit in hits(rows[first : first + search.limit]) if admits(search, hit)]
+            if len(found) >= search.limit:
+                return found[: search.limit]
+        return found if len(rows) < most or most >= MOST else None
+
+    found = best(None, 2 * search.limit) if mostly else None
+    looked = search.limit
+    while found is None:
+        found = best(wanted, looked)
+        looked *= GROWTH
+    return found

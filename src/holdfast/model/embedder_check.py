@@ -1,0 +1,81 @@
+"""What every embedder promises: a vector for each text, all of one length, or an error that is holdfast's own.
+
+Whatever fails underneath is Unavailable, so that a search can go on with text alone; an endpoint that
+refuses the request itself is InvalidValue, since trying again would not help. Only the beginning of a
+long text is embedded, and a text without a word or sign is the zero vector without anybody being asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.values import words
+from holdfast.errors import HoldfastError, InvalidValue, Unavailable
+from holdfast.model.tokenizers import stray
+from holdfast.sqlite.vectors import MOST_DIMENSIONS, NotVectors, packed
+
+MOST_CHARACTERS = 8_000
+"""Of one text. More says little more about what it is about, costs time, and endpoints refuse it."""
+_PROBE = "How many dimensions?"
+
+
+class CheckedEmbedder:
+    """An embedder whose vectors were checked. `_numbers` is what a kind of embedder adds."""
+
+    def __init__(self, name: str, dimensions: int | None = None) -> None:
+        self._name = name
+        self._dimensions = dimensions
+
+    @property
+    def name(self) -> str:
+        """What its vectors are stored under."""
+        return self._name
+
+    @property
+    def dimensions(self) -> int:
+        """How long its vectors are. Where nobody has said, one text is embedded to find out."""
+        if self._dimensions is None:
+            self._vectors([_PROBE], query=False)
+        assert self._dimensions is not None, "embedding a text says how long vectors are"
+        return self._dimensions
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
+        """A vector for each text. `query` says that something is looked for, which some models embed otherwise."""
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise InvalidValue("Only texts can be embedded. Give a list of str.")
+        # A lone surrogate is not Unicode and would make tokenizers and encoders fail.
+        cleaned = [text[:MOST_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
+        filled = [text for text in cleaned if text.strip()]
+        found = iter(self._vectors(filled, query=query) if filled else ())
+        zero = b"" if len(filled) == len(cleaned) else bytes(self.dimensions)
+        return [next(found) if text.strip() else zero for text in cleaned]
+
+    def _numbers(self, texts: list[str], *, query: bool) -> Any:
+        raise NotImplementedError
+
+    def _vectors(self, texts: list[str], *, query: bool) -> list[bytes]:
+        try:
+            vectors = packed(self._numbers(texts, query=query), len(texts), self._dimensions)
+        except HoldfastError:
+            raise
+        except NotVectors as error:
+            raise self._failed(str(error)) from None
+        except BaseException as error:
+            if stray(error):
+                raise
+            raise self._failed(words(error)[:300]) from error
+        self._dimensions = len(vectors[0])
+        return vectors
+
+    def _failed(self, why: str) -> Unavailable:
+        return Unavailable(f"The embedder {self.name} failed: {why}. Correct it, or use another; try again later.")
+
+
+def checked_dimensions(given: object) -> int | None:
+    """A number of dimensions that a caller gives, or None."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_DIMENSIONS:
+        raise InvalidValue(f"dimensions must be a whole number from 1 to {MOST_DIMENSIONS:,}, not {given!r:.40}.")
+    return given

@@ -1,0 +1,456 @@
+"""Embeddings from weights on disk: wordllama's, out of its installed wheel, and folders with a static model or a BERT.
+
+Nothing is downloaded and no code of a model's package is run: numpy computes, tokenizers reads the text. The
+name is made from the bytes of the files, so that vectors of other weights are never compared with what is
+stored. Weights are read when the first text is embedded.
+
+Which files make an embedding model, and what is to be computed with them, found out before anything is loaded.
+
+Taken are folders as sentence-transformers and model2vec write them: a static model, which is one matrix of word
+embeddings, or a BERT such as MiniLM. Everything else is refused with what is needed.
+
+A BERT model forwards, in numpy: enough for MiniLM and its relatives, without torch.
+
+Word, position and segment embeddings, then layers of attention and a dense pair, each with a residual
+and a layer norm, as the model's config.json says. What the file does not hold is refused before it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.core.search.words import terms
+from holdfast.core.values import words
+from holdfast.errors import InvalidValue, Unavailable, Unsupported
+from holdfast.model.embedder_check import CheckedEmbedder
+from holdfast.model.tokenizers import stray
+from holdfast.sqlite.vectors import MOST_DIMENSIONS
+from holdfast.system import renew_in_child
+
+FORM = 1
+"""Raised when the same files begin to give other vectors."""
+
+
+class _Model(Protocol):
+    def vectors(self, tokens: list[list[int]]) -> Any: ...
+
+
+class WeightsEmbedder(CheckedEmbedder):
+    """A model on this machine's disk."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__("", plan.dimensions)
+        self._plan = plan
+        self._loaded: tuple[Any, _Model, int | None] | None = None
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Its kind and length, and a digest of its files and of how they are used."""
+        if not self._name:
+            try:
+                self._name = _name(self._plan)
+            except OSError as error:
+                raise self._unreadable(error) from None
+        return self._name
+
+    def _numbers(self, texts: list[str], *, query: bool) -> Any:
+        tokenizer, model, unknown = self._load()
+        plan = self._plan
+        if query and plan.config is None:
+            # The mean of a question's words is mostly its function words; without them it is what was asked for.
+            texts = [" ".join(terms(text)) or text for text in texts]
+        before = plan.before_query if query else plan.before_text
+        # One by one: in batches the library starts threads of its own, which a fork afterwards would trip over.
+        special = plan.matrix is None
+        tokens = [
+            tokenizer.encode(before + (text.lower() if plan.lower else text), add_special_tokens=special).ids
+            for text in texts
+        ]
+        if unknown is not None:
+            tokens = [[token for token in ids if token != unknown] for ids in tokens]
+        return model.vectors(tokens)
+
+    def _load(self) -> tuple[Any, _Model, int | None]:
+        with self._lock:
+            if self._loaded is None:
+                try:
+                    self._loaded = _load(self._plan)
+                except BaseException as error:
+                    if stray(error):
+                        raise
+                    raise self._unreadable(error) from None
+            return self._loaded
+
+    def _unreadable(self, error: BaseException) -> Unavailable:
+        return Unavailable(
+            f"The embedder in {self._plan.weights.parent} failed: its files cannot be read: {words(error)[:300]}. "
+            "Put them right, or use another."
+        )
+
+
+class _Static:
+    """A vector for each token; a text is their mean. The sum points the same way, which is all that counts."""
+
+    def __init__(self, numpy: Any, tensors: dict[str, Any], matrix: str) -> None:
+        self._np, self._rows = numpy, tensors[matrix]
+        # model2vec may give each token a weight, and let several share a row.
+        self._weights, self._mapping = tensors.get("weights"), tensors.get("mapping")
+
+    def vectors(self, tokens: list[list[int]]) -> Any:
+        numpy = self._np
+        sums = numpy.zeros((len(tokens), self._rows.shape[1]), numpy.float32)
+        for place, ids in enumerate(tokens):
+            if ids:
+                found = self._rows[ids if self._mapping is None else self._mapping[ids]]
+                if self._weights is not None:
+                    found = found.astype(numpy.float32) * self._weights[ids][:, None]
+                sums[place] = found.sum(axis=0, dtype=numpy.float32)
+        return sums
+
+
+def _load(plan: Plan) -> tuple[Any, _Model, int | None]:
+    numpy: Any = importlib.import_module("numpy")
+    tokenizer: Any = importlib.import_module("tokenizers").Tokenizer.from_file(str(plan.tokenizer))
+    tensors = importlib.import_module("safetensors.numpy").load_file(plan.weights)
+    tokenizer.no_padding()
+    if plan.most_tokens is None:
+        tokenizer.no_truncation()
+    else:
+        tokenizer.enable_truncation(plan.most_tokens)
+    if plan.config is not None:
+        return tokenizer, Bert(numpy, plan.config, tensors, plan.pooling), None
+    assert plan.matrix is not None, "a model is a BERT or has a matrix"
+    return tokenizer, _Static(numpy, tensors, plan.matrix), _unknown(tokenizer, plan.matrix)
+
+
+def _unknown(tokenizer: Any, matrix: str) -> int | None:
+    """The token for what is not in the vocabulary: model2vec leaves it out."""
+    if matrix != "embeddings":
+        return None
+    model = msgspec.json.decode(tokenizer.to_str())["model"]
+    token = model.get("unk_token")
+    found = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
+    return found if isinstance(found, int) else None
+
+
+def _name(plan: Plan) -> str:
+    used = (FORM, plan.config, plan.matrix, plan.pooling, plan.most_tokens, plan.lower)
+    digest = hashlib.sha256(msgspec.json.encode((*used, plan.before_text, plan.before_query)))
+    for file in (plan.weights, plan.tokenizer):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    kind = "static" if plan.config is None else "bert"
+    return f"{kind}-{plan.dimensions}-{digest.hexdigest()[:16]}"
+
+
+INSTALL = "pip install 'holdfast[vectors]'"
+NEEDED = (
+    "Needed are tokenizer.json and model.safetensors of a static model (one matrix of embeddings), or of a BERT "
+    "with its config.json"
+)
+_MATRICES = ("embedding.weight", "embeddings")
+"""What sentence-transformers and wordllama call the matrix, and what model2vec calls it."""
+_NUMBERS = frozenset({"F16", "F32", "F64", "I8", "I32", "I64"})
+_KNOWN_MODULES = frozenset({"Transformer", "StaticEmbedding", "Pooling", "Normalize"})
+_LONGEST_HEADER = 100_000_000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on disk: its files, and how texts become vectors with them."""
+
+    weights: Path
+    tokenizer: Path
+    dimensions: int
+    matrix: str | None = None
+    """The name of a static model's matrix; None for a BERT."""
+    config: BertConfig | None = None
+    pooling: Literal["mean", "cls"] = "mean"
+    most_tokens: int | None = None
+    lower: bool = False
+    before_text: str = ""
+    before_query: str = ""
+    """What this model wants to read before a text, and before a question."""
+
+
+class _Module(msgspec.Struct):
+    type: str
+    path: str = ""
+
+
+class _Reading(msgspec.Struct):
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+
+
+class _Prompts(msgspec.Struct):
+    prompts: dict[str, str] = {}
+
+
+class _Tensor(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+
+
+def wordllama_plan() -> Plan:
+    """The weights in the installed wheel of wordllama. The package is found, never imported: it would look online."""
+    need_packages("wordllama")
+    spec = importlib.util.find_spec("wordllama")
+    places = (spec.submodule_search_locations if spec else None) or []
+    for place in map(Path, places):
+        weights = place / "weights" / "l2_supercat_256.safetensors"
+        tokenizer = place / "tokenizers" / "l2_supercat_tokenizer_config.json"
+        if weights.is_file() and tokenizer.is_file():
+            return Plan(weights=weights, tokenizer=tokenizer, dimensions=256, matrix=_MATRICES[0])
+    raise Unsupported(
+        f"The installed wordllama has no weights of 256 dimensions in it. Install one that has: {INSTALL}."
+    )
+
+
+def need_packages(*more: str) -> None:
+    """Unsupported, with what to install, if vectors cannot be computed here."""
+    absent = [name for name in ("numpy", "safetensors", "tokenizers", *more) if importlib.util.find_spec(name) is None]
+    if absent:
+        raise Unsupported(f"Vectors need {', '.join(absent)}, which is not installed. To install: {INSTALL}.")
+
+
+def plan_of(folder: Path) -> Plan:
+    """What to do with a folder, or an InvalidValue that says what it lacks."""
+    if not folder.is_dir():
+        raise InvalidValue(f"{folder} is not a folder. {NEEDED}.")
+    modules = _record(folder / "modules.json", list[_Module]) or []
+    kinds = {module.type.rpartition(".")[2]: folder / module.path for module in modules}
+    if unknown := sorted(set(kinds) - _KNOWN_MODULES):
+        raise InvalidValue(f"{folder} has a module {unknown[0]!r:.60}, which cannot be computed here. {NEEDED}.")
+    place = folder / modules[0].path if modules else folder
+    weights, tokenizer = place / "model.safetensors", place / "tokenizer.json"
+    for file in (weights, tokenizer):
+        if not file.is_file():
+            raise InvalidValue(f"{place} has no {file.name}. {NEEDED}.")
+    shapes = _shapes(weights)
+    prompts = (_record(folder / "config_sentence_transformers.json", _Prompts) or _Prompts()).prompts
+    plan = Plan(
+        weights=weights,
+        tokenizer=tokenizer,
+        dimensions=0,
+        before_text=prompts.get("document", prompts.get("passage", "")),
+        before_query=prompts.get("query", ""),
+    )
+    if prefix_of(shapes) is not None:
+        return _bert(plan, folder, kinds.get("Pooling"), shapes)
+    return _static(plan, shapes)
+
+
+def _static(plan: Plan, shapes: dict[str, list[int]]) -> Plan:
+    matrix = next((name for name in _MATRICES if name in shapes), None)
+    if matrix is None or len(shapes[matrix]) != 2:
+        raise InvalidValue(f"{plan.weights} holds neither a static model nor a BERT. {NEEDED}.")
+    return msgspec.structs.replace(plan, matrix=matrix, dimensions=_width(plan, shapes[matrix]))
+
+
+def _bert(plan: Plan, folder: Path, pooling: Path | None, shapes: dict[str, list[int]]) -> Plan:
+    config = _record(plan.weights.with_name("config.json"), BertConfig)
+    if config is None:
+        raise InvalidValue(f"{folder} has no config.json. {NEEDED}.")
+    if lacks := missing(config, shapes):
+        raise InvalidValue(f"{plan.weights} lacks {lacks}. {NEEDED}.")
+    reading = _record(plan.weights.with_name("sentence_bert_config.json"), _Reading) or _Reading()
+    most = min(reading.max_seq_length or config.max_position_embeddings, config.max_position_embeddings)
+    return msgspec.structs.replace(
+        plan,
+        config=config,
+        dimensions=_width(plan, [config.hidden_size]),
+        pooling=_pooling(pooling),
+        most_tokens=max(most, 3),
+        lower=reading.do_lower_case,
+    )
+
+
+def _pooling(place: Path | None) -> Literal["mean", "cls"]:
+    if place is None:
+        return "mean"
+    given = _record(place / "config.json", dict[str, Any]) or {}
+    modes = [name for name, value in given.items() if name.startswith("pooling_mode_") and value is True]
+    wanted = modes or [f"pooling_mode_{given.get('pooling_mode', 'mean')}_tokens"]
+    if wanted == ["pooling_mode_mean_tokens"]:
+        return "mean"
+    if wanted in (["pooling_mode_cls_token"], ["pooling_mode_cls_tokens"]):
+        return "cls"
+    raise InvalidValue(f"{place} pools by {', '.join(wanted):.80}. Only mean and cls can be computed here.")
+
+
+def _width(plan: Plan, shape: list[int]) -> int:
+    if not 1 <= shape[-1] <= MOST_DIMENSIONS:
+        raise InvalidValue(f"{plan.weights} has vectors of {shape[-1]:,} numbers, not 1 to {MOST_DIMENSIONS:,}.")
+    return shape[-1]
+
+
+def _shapes(weights: Path) -> dict[str, list[int]]:
+    """The tensors of a file by name, from its header alone: eight bytes that say how long the JSON is, then that."""
+    try:
+        with weights.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            # What is not safetensors begins with some number of bytes as well, mostly a vast one.
+            header = msgspec.json.decode(file.read(min(size, _LONGEST_HEADER)), type=dict[str, Any])
+        header.pop("__metadata__", None)
+        tensors = msgspec.convert(header, dict[str, _Tensor])
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise InvalidValue(f"{weights} cannot be read as safetensors ({type(error).__name__}). {NEEDED}.") from None
+    if strange := sorted({tensor.dtype for tensor in tensors.values()} - _NUMBERS):
+        raise InvalidValue(f"{weights} holds numbers of type {strange[0]!r:.20}. Save it as F32 or F16.")
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+_Read = TypeVar("_Read")
+
+
+def _record(file: Path, kind: type[_Read]) -> _Read | None:
+    """A JSON file as a record; None if there is none."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise InvalidValue(f"{file} is not as expected: {error}. {NEEDED}.") from None
+
+
+TOKENS_AT_ONCE = 4_096
+"""Of one batch, with its padding: enough to keep the processor busy, little enough for any machine."""
+_WORDS = "embeddings.word_embeddings.weight"
+
+
+class BertConfig(msgspec.Struct, frozen=True):
+    """The part of config.json that the computation depends on; anything but these literals is another model."""
+
+    model_type: Literal["bert"]
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int = 512
+    layer_norm_eps: float = 1e-12
+    hidden_act: Literal["gelu"] = "gelu"
+    position_embedding_type: Literal["absolute"] = "absolute"
+
+
+def missing(config: BertConfig, shapes: Mapping[str, Any]) -> str | None:
+    """What a file of weights lacks to be this model, or None."""
+    prefix = prefix_of(shapes)
+    if prefix is None:
+        return f"the tensor {_WORDS}"
+    if absent := [name for name in _tensors(config) if prefix + name not in shapes]:
+        return f"the tensor {absent[0]}"
+    size, heads = config.hidden_size, config.num_attention_heads
+    if heads < 1 or size % heads or shapes[prefix + _WORDS][-1] != size:
+        return "word embeddings as wide as hidden_size, which num_attention_heads divides"
+    if shapes[f"{prefix}embeddings.position_embeddings.weight"][0] < config.max_position_embeddings:
+        return "as many position embeddings as max_position_embeddings"
+    return None
+
+
+def prefix_of(shapes: Mapping[str, Any]) -> str | None:
+    """What stands before every name in this file, such as `bert.`; None if it is no BERT."""
+    return next((name.removesuffix(_WORDS) for name in shapes if name.endswith(_WORDS)), None)
+
+
+def _tensors(config: BertConfig) -> Iterator[str]:
+    yield from (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
+    parts = ["embeddings.LayerNorm"]
+    for number in range(config.num_hidden_layers):
+        layer = f"encoder.layer.{number}."
+        parts += [f"{layer}attention.self.{kind}" for kind in ("query", "key", "value")]
+        parts += [f"{layer}attention.output.dense", f"{layer}attention.output.LayerNorm"]
+        parts += [f"{layer}intermediate.dense", f"{layer}output.dense", f"{layer}output.LayerNorm"]
+    for part in parts:
+        yield from (f"{part}.weight", f"{part}.bias")
+
+
+class Bert:
+    """The model with its weights. `vectors` gives one row for each list of token ids."""
+
+    def __init__(self, numpy: Any, config: BertConfig, tensors: dict[str, Any], pooling: str) -> None:
+        prefix = prefix_of(tensors) or ""
+        self._np, self._config, self._pooling = numpy, config, pooling
+        self._weights = {name: numpy.asarray(tensors[prefix + name], dtype=numpy.float32) for name in _tensors(config)}
+
+    def vectors(self, tokens: list[list[int]]) -> Any:
+        """One row for each text, in their order. Texts of like length run together, so that little is padding."""
+        numpy = self._np
+        rows = numpy.zeros((len(tokens), self._config.hidden_size), numpy.float32)
+        order = sorted((place for place, ids in enumerate(tokens) if ids), key=lambda place: len(tokens[place]))
+        while order:
+            longest = len(tokens[order[-1]])
+            count = max(1, TOKENS_AT_ONCE // longest)
+            order, batch = order[:-count], order[-count:]
+            ids, mask = numpy.zeros((2, len(batch), longest), numpy.int64)
+            for row, place in enumerate(batch):
+                ids[row, : len(tokens[place])] = tokens[place]
+                mask[row, : len(tokens[place])] = 1
+            rows[batch] = self._pooled(self._hidden(ids, mask), mask)
+        return rows
+
+    def _pooled(self, hidden: Any, mask: Any) -> Any:
+        if self._pooling == "cls":
+            return hidden[:, 0]
+        return (hidden * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+
+    def _hidden(self, ids: Any, mask: Any) -> Any:
+        weights = self._weights
+        state = weights[_WORDS][ids]
+        state += weights["embeddings.position_embeddings.weight"][: ids.shape[1]]
+        state += weights["embeddings.token_type_embeddings.weight"][0]
+        state = self._norm(state, "embeddings.LayerNorm")
+        # Added to the scores before the softmax: nobody looks at padding.
+        hiding = ((mask - 1) * 1e9).astype(self._np.float32)[:, None, None, :]
+        for number in range(self._config.num_hidden_layers):
+            layer = f"encoder.layer.{number}."
+            seen = self._linear(self._attended(state, hiding, layer), f"{layer}attention.output.dense")
+            state = self._norm(state + seen, f"{layer}attention.output.LayerNorm")
+            wide = self._gelu(self._linear(state, f"{layer}intermediate.dense"))
+            state = self._norm(state + self._linear(wide, f"{layer}output.dense"), f"{layer}output.LayerNorm")
+        return state
+
+    def _attended(self, state: Any, hiding: Any, layer: str) -> Any:
+        batch, length, size = state.shape
+        heads = self._config.num_attention_heads
+        query, key, value = (
+            self._linear(state, f"{layer}attention.self.{kind}").reshape(batch, length, heads, -1).swapaxes(1, 2)
+            for kind in ("query", "key", "value")
+        )
+        scores = query @ key.swapaxes(2, 3) * (1 / math.sqrt(size // heads)) + hiding
+        scores -= scores.max(axis=-1, keepdims=True)
+        shares = self._np.exp(scores)
+        shares /= shares.sum(axis=-1, keepdims=True)
+        return (shares @ value).swapaxes(1, 2).reshape(batch, length, size)
+
+    def _linear(self, state: Any, name: str) -> Any:
+        return state @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+
+    def _norm(self, state: Any, name: str) -> Any:
+        state = state - state.mean(axis=-1, keepdims=True)
+        spread = self._np.sqrt((state * state).mean(axis=-1, keepdims=True) + self._config.layer_norm_eps)
+        return state / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
+
+    def _gelu(self, x: Any) -> Any:
+        """x times the share of a normal distribution below x. numpy has no erf: Abramowitz and Stegun 7.1.26."""
+        numpy = self._np
+        size = numpy.abs(x) * numpy.float32(math.sqrt(0.5))
+        t = 1 / (1 + numpy.float32(0.3275911) * size)
+        tail = numpy.zeros_like(t)
+        for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+            tail = (tail + numpy.float32(factor)) * t
+        tail *= numpy.exp(-size * size)
+        return x * numpy.where(x < 0, tail, 2 - tail) * numpy.float32(0.5)

@@ -1,0 +1,214 @@
+"""Chat completions of OpenAI, and of the many hosts that speak the same: `POST <address>/chat/completions`.
+
+OpenAI's Responses: `POST <address>/responses`.
+
+Of a model that reasons nothing is kept at the provider: its reasoning comes encrypted, is journaled as it is, and
+goes back unaltered with the next request.
+
+Anthropic's Messages: `POST <address>/messages`.
+
+An answer that must fit a schema is asked for by an output format, or, of models that know none, by a tool that takes
+the answer. What is given to that tool comes back as the text of the message: callers see the same either way.
+
+A model by a text: `openai:gpt-5-mini`, `responses:gpt-5`, `anthropic:claude-sonnet-4-5`, or a name that is known.
+
+Behind an `@` stands the address of another host that speaks the same, as in `openai:qwen3@https://models.example.com/v1`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal, Unpack
+
+from holdfast.core.wire.formats import Format
+from holdfast.core.wire.stream import Accumulator
+from holdfast.core.wire.stream_providers import answered
+from holdfast.errors import InvalidValue
+from holdfast.model.http import How, HttpModel
+from holdfast.model.output_schema import NAME, closed, is_strict, without_limits
+from holdfast.model.registry import model_info
+from holdfast.records.models import ModelCall
+
+_NEW_NAMES = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
+"""Models that take max_completion_tokens only."""
+
+
+class OpenAIChat(HttpModel):
+    """`OpenAIChat("gpt-5-mini")`; the key is `api_key`, or the environment's OPENAI_API_KEY.
+
+    For other hosts give `base_url`, as in `https://models.example.com/v1`; they may need no key. Options have OpenAI's
+    names; `max_tokens`, and `reasoning` as in "low", are put as the model wants them.
+    """
+
+    form: ClassVar[Format] = "openai"
+    path: ClassVar[str] = "/chat/completions"
+    address: ClassVar[str] = "https://api.openai.com/v1"
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    address_variable: ClassVar[str] = "OPENAI_BASE_URL"
+
+    def _body(self, asked: ModelCall) -> dict[str, Any]:
+        options = self._chosen(asked)
+        if isinstance(options.get("reasoning"), str):
+            options["reasoning_effort"] = options.pop("reasoning")
+        if "max_tokens" in options and _NEW_NAMES.match(self.name):
+            options.setdefault("max_completion_tokens", options.pop("max_tokens"))
+        if asked.output is not None:
+            schema = closed(asked.output)
+            told = {"name": NAME, "schema": schema, "strict": is_strict(schema)}
+            options["response_format"] = {"type": "json_schema", "json_schema": told}
+        if self._stream:
+            # Without this a streamed reply says nothing of what it used.
+            options["stream_options"] = {"include_usage": True}
+        return {**options, **asked.pack.to_openai(), "model": self.name, "stream": self._stream}
+
+
+_REASONS = re.compile(r"(?:.*/)?(?:gpt-[5-9](?!.*chat)|o\d)")
+_ENCRYPTED = "reasoning.encrypted_content"
+
+
+class OpenAIResponses(HttpModel):
+    """`OpenAIResponses("gpt-5")`; the key is `api_key`, or the environment's OPENAI_API_KEY.
+
+    Options have the names of Responses; `max_tokens`, and `reasoning` as in "low", are put in its words. `store=True`
+    among the options lets OpenAI keep the replies.
+    """
+
+    form: ClassVar[Format] = "responses"
+    path: ClassVar[str] = "/responses"
+    address: ClassVar[str] = "https://api.openai.com/v1"
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    address_variable: ClassVar[str] = "OPENAI_BASE_URL"
+
+    def _body(self, asked: ModelCall) -> dict[str, Any]:
+        alone = {"store": False, "include": [_ENCRYPTED]} if _REASONS.match(self.name) else {}
+        options = self._chosen(asked, **alone)
+        if isinstance(options.get("reasoning"), str):
+            options["reasoning"] = {"effort": options["reasoning"]}
+        if "max_tokens" in options:
+            options.setdefault("max_output_tokens", options.pop("max_tokens"))
+        if asked.output is not None:
+            schema = closed(asked.output)
+            form = {"type": "json_schema", "name": NAME, "schema": schema, "strict": is_strict(schema)}
+            options["text"] = {**(options.get("text") or {}), "format": form}
+        return {**options, **asked.pack.to_responses(), "model": self.name, "stream": self._stream}
+
+
+VERSION = "2023-06-01"
+MAX_TOKENS = 16_000
+"""How long a reply may get unless told otherwise; it must be said in every request."""
+_NO_FORMAT = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
+"""Models from before output formats."""
+_TOLD = "Give your answer with this tool, and with nothing else, once you know it."
+
+
+class AnthropicMessages(HttpModel):
+    """`AnthropicMessages("claude-sonnet-4-5")`; the key is `api_key`, or the environment's ANTHROPIC_API_KEY.
+
+    `structured` says how an answer that must fit a schema is asked for: `format`, `tool`, or what the model knows.
+    Options have Anthropic's names; `reasoning` as in "low" is its effort.
+    """
+
+    form: ClassVar[Format] = "anthropic"
+    path: ClassVar[str] = "/messages"
+    address: ClassVar[str] = "https://api.anthropic.com/v1"
+    key_variable: ClassVar[str] = "ANTHROPIC_API_KEY"
+    address_variable: ClassVar[str] = "ANTHROPIC_BASE_URL"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int | None = None,
+        structured: Literal["format", "tool"] | None = None,
+        **how: Unpack[How],
+    ) -> None:
+        super().__init__(model, **how)
+        if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+            raise InvalidValue(f"max_tokens must be a whole number of 1 or more, not {max_tokens!r:.40}.")
+        if structured not in (None, "format", "tool"):
+            raise InvalidValue(f"structured is format, tool, or left out, not {structured!r:.40}.")
+        self._max_tokens = max_tokens or min(MAX_TOKENS, model_info(model).reply_reserve)
+        self._by_tool = structured == "tool" or (structured is None and _NO_FORMAT.match(model) is not None)
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return {"x-api-key": key}
+
+    def _headers_for(self, call: str) -> dict[str, str]:
+        return {"anthropic-version": VERSION, **super()._headers_for(call)}
+
+    def _rooted(self, url: str) -> str:
+        # Its SDK takes the address without the version, so both are understood.
+        return url if re.search(r"/v\d+$", url) else f"{url}/v1"
+
+    def _body(self, asked: ModelCall) -> dict[str, Any]:
+        options = self._chosen(asked, max_tokens=self._max_tokens)
+        shown: dict[str, Any] = dict(asked.pack.to_anthropic())
+        if isinstance(options.get("reasoning"), str):
+            options["output_config"] = {**(options.get("output_config") or {}), "effort": options.pop("reasoning")}
+        if asked.output is not None:
+            self._ask_for(closed(asked.output), options, shown)
+        return {**options, **shown, "model": self.name, "stream": self._stream}
+
+    def _ask_for(self, schema: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]) -> None:
+        if not self._by_tool:
+            form = {"type": "json_schema", "schema": without_limits(schema)}
+            options["output_config"] = {**(options.get("output_config") or {}), "format": form}
+            return
+        others = list(shown.get("tools") or ())
+        name = _answer_tool(others)
+        shown["tools"] = [*others, {"name": name, "description": _TOLD, "input_schema": schema}]
+        # With other tools it must call one, be it the one that takes the answer.
+        options["tool_choice"] = {"type": "any"} if others else {"type": "tool", "name": name}
+
+    def _tool_of(self, asked: ModelCall) -> str | None:
+        if asked.output is None or not self._by_tool:
+            return None
+        return _answer_tool(asked.pack.to_anthropic().get("tools") or ())
+
+    def _pieces(self, asked: ModelCall) -> Accumulator:
+        return Accumulator(self.form, answer_tool=self._tool_of(asked))
+
+    def _settled(self, whole: dict[str, Any], asked: ModelCall) -> dict[str, Any]:
+        return answered(whole, self._tool_of(asked))
+
+
+def _answer_tool(others: Any) -> str:
+    """A name for the tool that takes the answer which no other tool has."""
+    taken = {tool.get("name") for tool in others if isinstance(tool, dict)}
+    name = NAME
+    while name in taken:
+        name += "_"
+    return name
+
+
+FORMS: dict[str, type[HttpModel]] = {
+    "openai": OpenAIChat,
+    "responses": OpenAIResponses,
+    "anthropic": AnthropicMessages,
+}
+_WRITE = (
+    "Write openai:<name>, responses:<name> or anthropic:<name>, with @<address> behind it for another host, "
+    "as in openai:qwen3@https://models.example.com/v1."
+)
+
+
+def model_from(text: str, **how: Unpack[How]) -> HttpModel:
+    """The model that a text names; `how` goes to its constructor."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidValue(f"A model is named by text, not by {text!r:.40}. {_WRITE}")
+    named, at, address = text.strip().partition("@")
+    if at and not address:
+        raise InvalidValue(f"{text!r:.80} has no address behind the @. {_WRITE}")
+    form, colon, name = named.partition(":")
+    if colon and form in FORMS:
+        if not name.strip():
+            raise InvalidValue(f"{text!r:.80} names no model. {_WRITE}")
+        return FORMS[form](name.strip(), **_at(address, how))
+    found = model_info(named)
+    if found.known and found.provider in ("openai", "anthropic") and not (colon and not named.startswith("ft:")):
+        return FORMS[found.provider](named, **_at(address, how))
+    raise InvalidValue(f"It is not known who speaks for the model {named!r:.80}. {_WRITE}")
+
+
+def _at(address: str, how: How) -> How:
+    return {**how, "base_url": address} if address else how

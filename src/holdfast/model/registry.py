@@ -1,0 +1,291 @@
+"""What is known about models by their names: provider, tokenizer, window, and what to keep free for the reply.
+
+A name is looked up by its longest known beginning, after the names of those who host it are taken
+off, so `openai/gpt-4o-2024-08-06`, `ft:gpt-4o-mini:shop::1` and `us.anthropic.claude-sonnet-4-5-…`
+are found. A model that is not known gets a window that nearly all have, and an upper estimate.
+
+The reply's reserve is the longest reply that the model gives, but at most a quarter of the window:
+a reply is rarely that long, and a window must hold a conversation. Where a provider takes less than
+the rest as input, the reserve is larger, so that `input_budget` is always something it accepts.
+
+Families of models by the beginning of their names, as their providers describe them in November 2026.
+
+Each has a provider, a tokenizer, a window, the longest reply, and the most input where a provider
+takes less than the rest. Dots in names are dashes here, since hosts write both. Where a family has
+windows of several sizes, a small one stands here: `register_model` says better.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.model.calibration import Calibration, Counted
+from holdfast.model.tokenizers import DEFAULT, USUAL, tokenizer
+from holdfast.ports import Tokenizer
+from holdfast.records.models import ModelInfo
+
+Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]
+
+ESTIMATE = f"estimate:{USUAL:g}"
+_CLAUDE = "estimate:1.6"
+"""Up to 4.6: a third more tokens than OpenAI's for code, a sixth for prose, as others measured."""
+_CLAUDE_NEW = "estimate:2"
+"""From 4.7: up to 1.47 times as many as before."""
+
+_OLD = "estimate:2"
+"""Vocabularies of 32,000 entries, poor in everything that is not English."""
+_O200K, _CL100K = "o200k_base", "cl100k_base"
+
+FAMILIES: dict[str, Family] = {
+    "gpt-6": ("openai", ESTIMATE, 1_050_000, 128_000, 922_000),  # its encoding is not published
+    "gpt-5": ("openai", _O200K, 400_000, 128_000, 272_000),
+    "gpt-5-chat": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5-1-chat": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5-2-chat": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5-3-chat": ("openai", _O200K, 128_000, 16_384),
+    "gpt-5-4": ("openai", _O200K, 1_050_000, 128_000, 922_000),
+    "gpt-5-4-mini": ("openai", _O200K, 400_000, 128_000, 272_000),
+    "gpt-5-4-nano": ("openai", _O200K, 400_000, 128_000, 272_000),
+    "gpt-5-5": ("openai", _O200K, 1_050_000, 128_000, 922_000),
+    "gpt-5-6": ("openai", _O200K, 1_050_000, 128_000, 922_000),
+    "gpt-5-6-cyber": ("openai", _O200K, 400_000, 128_000, 272_000),
+    "gpt-4-5": ("openai", _O200K, 128_000, 16_384),
+    "gpt-4-1": ("openai", _O200K, 1_047_576, 32_768),
+    "gpt-4o": ("openai", _O200K, 128_000, 16_384),
+    "chatgpt-4o": ("openai", _O200K, 128_000, 16_384),
+    "gpt-audio": ("openai", _O200K, 128_000, 16_384),
+    "o1": ("openai", _O200K, 200_000, 100_000),
+    "o1-mini": ("openai", _O200K, 128_000, 65_536),
+    "o1-preview": ("openai", _O200K, 128_000, 32_768),
+    "o3": ("openai", _O200K, 200_000, 100_000),
+    "o4-mini": ("openai", _O200K, 200_000, 100_000),
+    "gpt-oss": ("openai", _O200K, 131_072, 32_768),
+    "gpt-4": ("openai", _CL100K, 8_192, 4_096),
+    "gpt-4-32k": ("openai", _CL100K, 32_768, 4_096),
+    "gpt-4-turbo": ("openai", _CL100K, 128_000, 4_096),
+    "gpt-4-1106": ("openai", _CL100K, 128_000, 4_096),
+    "gpt-4-0125": ("openai", _CL100K, 128_000, 4_096),
+    "gpt-4-vision": ("openai", _CL100K, 128_000, 4_096),
+    "gpt-3-5-turbo": ("openai", _CL100K, 16_385, 4_096),
+    "gpt-3-5-turbo-0301": ("openai", _CL100K, 4_096, 4_096),
+    "gpt-3-5-turbo-0613": ("openai", _CL100K, 4_096, 4_096),
+    "gpt-3-5-turbo-instruct": ("openai", _CL100K, 4_096, 4_096),
+    "gpt-35-turbo": ("openai", _CL100K, 16_385, 4_096),
+    "claude": ("anthropic", _CLAUDE_NEW, 200_000, 64_000),
+    "claude-2": ("anthropic", _CLAUDE, 100_000, 4_096),
+    "claude-instant": ("anthropic", _CLAUDE, 100_000, 4_096),
+    "claude-3": ("anthropic", _CLAUDE, 200_000, 4_096),
+    "claude-3-5": ("anthropic", _CLAUDE, 200_000, 8_192),
+    "claude-3-7": ("anthropic", _CLAUDE, 200_000, 64_000),
+    "claude-opus-4": ("anthropic", _CLAUDE, 200_000, 32_000),
+    "claude-sonnet-4": ("anthropic", _CLAUDE, 200_000, 64_000),
+    "claude-haiku-4": ("anthropic", _CLAUDE, 200_000, 64_000),
+    "claude-opus-4-5": ("anthropic", _CLAUDE, 200_000, 64_000),
+    "claude-opus-4-6": ("anthropic", _CLAUDE, 1_000_000, 128_000),
+    "claude-sonnet-4-6": ("anthropic", _CLAUDE, 1_000_000, 128_000),
+    "claude-opus-4-7": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-opus-4-8": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-opus-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-sonnet-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-haiku-5": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-fable": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "claude-mythos": ("anthropic", _CLAUDE_NEW, 1_000_000, 128_000),
+    "gemini": ("google", ESTIMATE, 1_048_576, 65_536),
+    "gemini-1-0": ("google", ESTIMATE, 32_760, 8_192),
+    "gemini-1-5": ("google", ESTIMATE, 1_048_576, 8_192),
+    "gemini-1-5-pro": ("google", ESTIMATE, 2_097_152, 8_192),
+    "gemini-2-0": ("google", ESTIMATE, 1_048_576, 8_192),
+    "gemma": ("google", ESTIMATE, 8_192, 8_192),
+    "gemma-3": ("google", ESTIMATE, 131_072, 8_192),
+    "gemma3": ("google", ESTIMATE, 131_072, 8_192),
+    "gemma-4": ("google", ESTIMATE, 262_144, 32_768),
+    "llama": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama-2": ("meta", _OLD, 4_096, 4_096),
+    "llama2": ("meta", _OLD, 4_096, 4_096),
+    "llama-3": ("meta", ESTIMATE, 8_192, 8_192),
+    "llama3": ("meta", ESTIMATE, 8_192, 8_192),
+    "llama-3-1": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama-3-2": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama-3-3": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama3-1": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama3-2": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama3-3": ("meta", ESTIMATE, 131_072, 8_192),
+    "llama-4": ("meta", ESTIMATE, 131_072, 8_192),
+    "mistral": ("mistral", ESTIMATE, 128_000, 16_384),
+    "mistral-7b": ("mistral", _OLD, 32_768, 8_192),
+    "mistral-tiny": ("mistral", _OLD, 32_000, 8_192),
+    "mixtral": ("mistral", _OLD, 32_768, 8_192),
+    "open-mistral": ("mistral", _OLD, 32_000, 8_192),
+    "ministral": ("mistral", ESTIMATE, 131_072, 16_384),
+    "magistral": ("mistral", ESTIMATE, 128_000, 40_000),
+    "codestral": ("mistral", ESTIMATE, 128_000, 16_384),
+    "devstral": ("mistral", ESTIMATE, 128_000, 16_384),
+    "pixtral": ("mistral", ESTIMATE, 128_000, 16_384),
+    "qwen": ("qwen", ESTIMATE, 32_768, 8_192),
+    "qwen2": ("qwen", ESTIMATE, 32_768, 8_192),
+    "qwen3": ("qwen", ESTIMATE, 32_768, 8_192),
+    "qwq": ("qwen", ESTIMATE, 32_768, 8_192),
+    "deepseek": ("deepseek", ESTIMATE, 65_536, 8_192),
+    "deepseek-v4": ("deepseek", ESTIMATE, 1_000_000, 393_216),
+}
+
+
+UNKNOWN_WINDOW = 128_000
+"""Assumed of a model that is not known: the smallest that is usual."""
+UNKNOWN_REPLY = 16_384
+_HOSTS = re.compile(
+    r"^(?:[a-z-]+\.)?(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
+)
+_FIELDS = frozenset({"provider", "tokenizer", "window", "reply_reserve"})
+
+
+def _reserve(window: int, reply: int, most_input: int | None = None) -> int:
+    return max(min(reply, window // 4), 0 if most_input is None else window - most_input)
+
+
+def _info(prefix: str, row: Family) -> ModelInfo:
+    provider, counted, window, reply, *most = row
+    reserve = _reserve(window, reply, most[0] if most else None)
+    return ModelInfo(name=prefix, provider=provider, tokenizer=counted, window=window, reply_reserve=reserve)
+
+
+_TABLE = {prefix: _info(prefix, row) for prefix, row in FAMILIES.items()}
+_added: dict[str, ModelInfo] = {}
+
+
+def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:
+    """What is known about a model; `overrides` are the caller's own window, reply_reserve, tokenizer or provider."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidValue(f"A model is given by its name, not as {type(name).__name__}.")
+    found = _found(name or "")
+    return _valid(_overridden(found, overrides)) if overrides else found
+
+
+@lru_cache(maxsize=256)
+def _found(name: str) -> ModelInfo:
+    if not name.strip():
+        # Nobody said for which model: counted as for OpenAI's, without a claim.
+        return _unknown("", DEFAULT)
+    plain = plain_name(name)
+    prefix = max((known for known in (*_TABLE, *_added) if begins(plain, known)), key=len, default=None)
+    if prefix is None:
+        return _unknown(name, ESTIMATE)
+    return msgspec.structs.replace(_added.get(prefix) or _TABLE[prefix], name=name)
+
+
+def register_model(
+    prefix: str,
+    *,
+    window: int,
+    reply_reserve: int | None = None,
+    tokenizer: str = ESTIMATE,
+    provider: str = "other",
+) -> ModelInfo:
+    """Make models known in this process whose names begin so; takes the place of what was known under this prefix."""
+    plain = plain_name(prefix) if isinstance(prefix, str) else ""
+    if not plain:
+        raise InvalidValue("A model's name, or its beginning, must not be empty.")
+    if reply_reserve is None and type(window) is int:
+        reply_reserve = _reserve(window, UNKNOWN_REPLY)
+    added = ModelInfo(
+        name=plain, provider=provider, tokenizer=tokenizer, window=window, reply_reserve=reply_reserve or 0
+    )
+    _added[plain] = _valid(added)
+    _found.cache_clear()
+    return added
+
+
+class KnownModels:
+    """The table above as a port, with the tokenizer that a client was opened with in place of every other."""
+
+    def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
+        self._given = None if given is None else tokenizer(given)
+        self._calibration = Calibration()
+
+    def info(self, model: str | None) -> ModelInfo:
+        """What is known about a model."""
+        found = model_info(model)
+        return found if self._given is None else msgspec.structs.replace(found, tokenizer=self._given.name)
+
+    def tokenizer(self, name: str | None = None) -> Tokenizer:
+        """A tokenizer by the name that `info` or a stored count has."""
+        if self._given is not None and name in (None, self._given.name):
+            return self._given
+        return tokenizer(name)
+
+    def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
+        """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
+        counted = self._estimated(model, tokenizer)
+        return None if counted is None else self._calibration.factor((tenant, *counted))
+
+    def note(
+        self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
+    ) -> None:
+        """A request to a model was estimated to have so many tokens, and had so many."""
+        counted = self._estimated(model, tokenizer)
+        if counted is not None:
+            self._calibration.note((tenant, *counted), estimated, reported)
+
+    def _estimated(self, model: str | None, name: str | None) -> Counted | None:
+        """What is calibrated; None if nobody said for which model, or its own tokenizer counts."""
+        info = self.info(model)
+        if not info.name:
+            return None
+        counting = self.tokenizer(name or info.tokenizer)
+        exact = counting.exact and info.known and counting.name == info.tokenizer
+        return None if exact else (plain_name(info.name), counting.name)
+
+
+def plain_name(name: str) -> str:
+    """A name without those who host it, in the table's spelling."""
+    name = name.strip().lower().rsplit("/", 1)[-1].removeprefix("ft:").removeprefix("meta-")
+    return _HOSTS.sub("", name, count=1).replace(".", "-").replace("_", "-")
+
+
+def begins(name: str, prefix: str) -> bool:
+    """Whether a name is of this family: gpt-4-1 is not the beginning of gpt-4-1106, nor gpt-4 of gpt-4o."""
+    if not name.startswith(prefix):
+        return False
+    rest = name[len(prefix) :]
+    return not (rest and prefix[-1].isdigit() and rest[0].isalnum())
+
+
+def _unknown(name: str, counted: str) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        provider="other",
+        tokenizer=counted,
+        window=UNKNOWN_WINDOW,
+        reply_reserve=UNKNOWN_REPLY,
+        known=False,
+    )
+
+
+def _overridden(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
+    strange = set(overrides) - _FIELDS
+    if strange:
+        raise InvalidValue(f"A model has no {', '.join(sorted(strange))}. It has {', '.join(sorted(_FIELDS))}.")
+    given = dict(overrides)
+    window = given.get("window")
+    if type(window) is int and "reply_reserve" not in given:
+        # A smaller window keeps no more free than a quarter of itself.
+        given["reply_reserve"] = _reserve(window, found.reply_reserve)
+    return msgspec.structs.replace(found, **given)
+
+
+def _valid(info: ModelInfo) -> ModelInfo:
+    whole = type(info.window) is int and type(info.reply_reserve) is int
+    if not whole or not 0 <= info.reply_reserve < info.window:
+        raise InvalidValue(
+            f"{info.name or 'This model'} cannot have a window of {info.window!r:.40} tokens of which "
+            f"{info.reply_reserve!r:.40} are for the reply. Give whole numbers, the window the larger."
+        )
+    if not (isinstance(info.tokenizer, str) and info.tokenizer and isinstance(info.provider, str) and info.provider):
+        raise InvalidValue("A model's tokenizer and provider are names. Give a function with open(tokenizer=…).")
+    return info

@@ -1,0 +1,145 @@
+"""What an agent is made of. What could never work is refused when the agent is made, not when somebody waits for it.
+
+What is to be done about a tool call before it begins and after it was torn, as its tool was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.client.turn_model import LOOPS, check_bounds
+from holdfast.connect import model_for
+from holdfast.core.frames.budgets import check_limits, nano_usd
+from holdfast.errors import ArgumentsUnfit, InvalidValue
+from holdfast.flow.turns.tool_rules import ToolRules, in_passing
+from holdfast.records.frames import Limits
+from holdfast.records.ids import check_id
+from holdfast.records.messages import ToolCallRequest, ToolDef
+from holdfast.runtime.reply import Output
+from holdfast.runtime.tools.sources import ToolLike, ToolSource, given_tools
+from holdfast.runtime.tools.tool import AnyTool
+
+
+class Makeup(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is made of."""
+
+    name: str
+    model: Any
+    system: str | None = None
+    tools: tuple[AnyTool | ToolSource, ...] = ()
+    output: Output
+    history: bool = True
+    limits: Limits | None = None
+    tokens: int | None = None
+    budget: int | None = None
+    budget_usd: float | None = None
+    loops: int = LOOPS
+    options: Mapping[str, Any] = {}
+
+
+def makeup(
+    name: str,
+    *,
+    model: Any,
+    system: str | None = None,
+    tools: Iterable[ToolLike] = (),
+    output: Any = None,
+    history: bool = True,
+    limits: Limits | None = None,
+    tokens: int | None = None,
+    budget: int | None = None,
+    budget_usd: float | None = None,
+    loops: int = LOOPS,
+    options: Mapping[str, Any] | None = None,
+) -> Makeup:
+    """An agent's parts, checked."""
+    _check_model(model)
+    if system is not None and not isinstance(system, str):
+        raise InvalidValue(f"system must be text, not {type(system).__name__}.")
+    if not isinstance(history, bool):
+        raise InvalidValue(f"history is whether the agent may read its own past: True or False, not {history!r:.40}.")
+    if tokens is not None and (type(tokens) is not int or tokens < 0):
+        raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
+    check_bounds(budget, loops)
+    if budget_usd is not None:
+        nano_usd(budget_usd, "budget_usd")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
+    return Makeup(
+        name=check_id(name, "name"),
+        model=model,
+        system=system,
+        tools=given_tools(tools),
+        output=Output(output),
+        history=history,
+        limits=None if limits is None else check_limits(limits),
+        tokens=tokens,
+        budget=budget,
+        budget_usd=budget_usd,
+        loops=loops,
+        options=dict(options or {}),
+    )
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, str):
+        model_for(model)  # It says what is wrong with a name that nobody speaks for.
+    elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
+        raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
+
+
+class AgentRules(ToolRules):
+    """What the tools themselves say about their calls."""
+
+    tools_ask = True
+    knows_tools = True
+
+    def __init__(self, tools: Mapping[str, AnyTool]) -> None:
+        super().__init__()
+        self._tools = tools
+
+    def if_interrupted(self, request: ToolCallRequest) -> str:
+        """What the tool was made with."""
+        tool = self._tools.get(request.name)
+        return "ask" if tool is None else tool.if_interrupted
+
+    def approval(self, request: ToolCallRequest) -> bool:
+        """Whether the tool wants a yes for these arguments. Calls that make no sense are not worth asking about."""
+        tool = self._tools.get(request.name)
+        try:
+            return tool is not None and tool.approval_needed(tool.read(request.arguments))
+        except ArgumentsUnfit:
+            return False
+
+    def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
+        """A tool that is gone, or whose arguments have another shape by now, is not called again on its own."""
+        tool = self._tools.get(request.name)
+        if tool is None:
+            return f"there is no tool {request.name} any more"
+        try:
+            tool.read(written(request, arguments))
+        except ArgumentsUnfit as error:
+            # What a model would be told to do is not for whoever reads this.
+            return in_passing(str(error).removesuffix(" Correct them and call again."))
+        return None
+
+    def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
+        """What the tool's own defaults are for what was left out."""
+        tool = self._tools.get(request.name)
+        try:
+            return {} if tool is None else tool.unsaid(tool.read(written(request, arguments)))
+        except ArgumentsUnfit:
+            return {}
+
+    def tokens(self, request: ToolCallRequest) -> int | None:
+        """What the tool was made with."""
+        tool = self._tools.get(request.name)
+        return None if tool is None else tool.tokens
+
+
+def written(request: ToolCallRequest, arguments: Any) -> str:
+    """The arguments that a call is made with, as JSON text: a person's, if one changed them."""
+    return request.arguments if arguments is None else msgspec.json.encode(arguments).decode()

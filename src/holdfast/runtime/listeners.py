@@ -1,0 +1,302 @@
+"""Hearing a conversation while it is worked on: what is in the journal, from any process, and what is said right now.
+
+A place in it is written `<line version>.<actor version>`, so that whoever lost the connection goes on behind the last
+thing that it saw. Pieces of a reply are passed on within the process that hears them and are not kept.
+
+Who listens to which conversation in this process, and what is said in it right now.
+
+What is said is passed on in order with how far the journal is, so that nobody hears a reply before its pieces. Nothing
+of it is kept once the reply is in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Self
+
+from holdfast.aio.executor import Threads
+from holdfast.core.journal.codec import decode_event
+from holdfast.errors import InvalidValue
+from holdfast.flow.frames.read import current, field
+from holdfast.flow.sessions import read as session_read
+from holdfast.flow.turns import outcome, turns
+from holdfast.flow.turns.append import Place
+from holdfast.ports import Acting, Ports
+from holdfast.records.events.envelope import Event
+from holdfast.records.ids import ulid_bytes
+from holdfast.records.messages import Message
+from holdfast.records.reports import Query
+from holdfast.runtime.reply import AgentEvent
+
+LOOK = 0.2
+"""Seconds between looks at the journal, for what other processes write."""
+SILENT = 1
+"""Looks in a row at a conversation that rests, with nobody heard, until those are not waited for who work on it."""
+PAGE = 256
+
+
+class Tail:
+    """The journaled part: what was written after a place, in order."""
+
+    def __init__(self, ports: Ports, acting: Acting, place: Place) -> None:
+        self._ports, self._acting, self._place = ports, acting, place
+        self._line, self._actor = self._now()
+        self.turn: str | None = None
+        """The turn that is listened to; None for whatever comes."""
+
+    def _now(self) -> tuple[int, int]:
+        """Where the conversation stands."""
+        streams = self._place.line, self._place.actor
+        line, actor = (current(self._ports, self._acting, stream).version for stream in streams)
+        return line, actor
+
+    def go_to(self, after: str | None) -> Self:
+        """Behind an event; without one to where the turn began that is under way."""
+        live = turns.live_turn(self._ports, self._acting, self._place) if after is None else None
+        if after is not None:
+            self._line, self._actor = _parsed(after)
+        elif live is not None:
+            self._line, self._actor = self._before(live)
+        return self
+
+    def note(self, turn: Place, *, again: bool = False) -> None:
+        """Listen to this turn: from its beginning if that is news, or wanted again, and not beyond its end."""
+        self.turn = turn.frame
+        if again or turn.started > self._line:
+            self._line, self._actor = self._before(turn)
+
+    def _before(self, turn: Place) -> tuple[int, int]:
+        found = self._ports.journal.find(self._acting.tenant, "frames", "frame_id", ulid_bytes(turn.frame), b"", 1)
+        return turn.started - 1, int(found[0][1]["pushed_version"] or 1) - 1
+
+    @property
+    def id(self) -> str:
+        """The place that was reached."""
+        return f"{self._line}.{self._actor}"
+
+    def rests(self) -> bool:
+        """Whether nothing more is to come for now: no turn is under way, or all of it waits for a person."""
+        live = turns.live_turn(self._ports, self._acting, self._place)
+        view = None if live is None else turns.look(self._ports, self._acting, live)
+        return view is None or view.step.next == "wait"
+
+    def read(self, until: tuple[int, int] | None = None, *, quiet: bool = True) -> tuple[list[AgentEvent], bool]:
+        """What is new, up to some versions if they are given; if it is quiet, whether nothing is to come for now."""
+        rests = quiet and self.rests()  # Looked at first: what ends meanwhile is read the next time.
+        found = [*self._events(self._place.line, self._line), *self._events(self._place.actor, self._actor)]
+        told = []
+        for event in self._up_to(sorted(found, key=lambda event: event.seq), until):
+            if event.stream == self._place.line:
+                self._line = event.version
+            else:
+                self._actor = event.version
+            told += [self._named(one) for one in self._told(event)]
+        return told, rests
+
+    def _up_to(self, found: list[Event], until: tuple[int, int] | None) -> list[Event]:
+        """Those up to the newest that is wanted, over both streams: what was written together is told together."""
+        if until is None:
+            return found
+        last = {self._place.line: until[0], self._place.actor: until[1]}
+        wanted = [number for number, event in enumerate(found) if event.version <= last[event.stream]]
+        return found[: wanted[-1] + 1] if wanted else []
+
+    def _told(self, event: Event) -> Iterator[AgentEvent]:
+        if event.type == "message.appended":
+            yield from _said(session_read.decoded(self._ports, self._acting, [event])[0])
+        elif event.type == "frame.popped" and event.facts.parent is None:
+            yield self._ended(event)
+        else:
+            yield from _told(event)
+
+    def _ended(self, event: Event) -> AgentEvent:
+        """The end of a turn: with a reply, and why that ended, or without one, and why."""
+        data: dict[str, Any] = {"turn": event.facts.frame}
+        error = field(event, "error")
+        if event.facts.status != "completed":
+            return AgentEvent(kind="stopped", text=error if isinstance(error, str) else "", data=data)
+        turn = Place(actor=self._place.actor, line=self._place.line, frame=event.facts.frame)
+        reply = outcome.outcome(self._ports, self._acting, turn).message
+        return AgentEvent(kind="done", data={**data, "finish": None if reply is None else reply.finish})
+
+    def _named(self, event: AgentEvent) -> AgentEvent:
+        return AgentEvent(kind=event.kind, id=self.id, text=event.text, name=event.name, data=event.data)
+
+    def _events(self, stream: str, after: int) -> Iterator[Event]:
+        while page := self._ports.journal.read(
+            Query(tenant=self._acting.tenant, stream=stream, after=after, limit=PAGE)
+        ):
+            yield from map(decode_event, page)
+            if len(page) < PAGE:
+                return
+            after = page[-1].version
+
+
+def _parsed(after: object) -> tuple[int, int]:
+    parts = after.split(".") if isinstance(after, str) else []
+    if len(parts) != 2 or not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise InvalidValue(f"after must be the id of an event that stream or tail gave, not {after!r:.40}.")
+    return int(parts[0]), int(parts[1])
+
+
+def _told(event: Event) -> Iterator[AgentEvent]:
+    """An event of a turn as listeners hear it; most say nothing to them."""
+    facts: Any = event.facts
+    if event.type == "tool.requested":
+        yield AgentEvent(kind="tool", name=facts.name, data={"call": facts.call, "attempt": facts.attempt})
+    elif event.type == "frame.suspended" and facts.within is None:
+        reason = field(event, "reason")
+        yield AgentEvent(
+            kind="question",
+            text=reason if isinstance(reason, str) else "",
+            data={"question": facts.question, "kind": facts.kind, "options": field(event, "options")},
+        )
+    elif event.type == "question.answered":
+        yield AgentEvent(kind="answered", data={"question": facts.question, "approved": facts.approved})
+
+
+def _said(message: Message) -> Iterator[AgentEvent]:
+    kind: Any = {"user": "message", "assistant": "reply", "tool": "result"}.get(message.role)
+    if kind is None:
+        return
+    data: dict[str, Any] = {"message": message.id, "partial": message.partial, "synthetic": message.synthetic}
+    data["calls"] = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in message.tool_calls]
+    data["results"] = [
+        {"id": one.tool_call_id, "result": one.result, "is_error": one.is_error} for one in message.tool_results
+    ]
+    if kind == "reply":
+        data["finish"] = message.finish
+    yield AgentEvent(kind=kind, text=message.text, data=data)
+
+
+async def following(
+    hub: Hub,
+    threads: Threads,
+    tail: Tail,
+    place: tuple[str, str],
+    ear: asyncio.Queue[Heard],
+    running: asyncio.Future[Any] | None = None,
+) -> AsyncIterator[AgentEvent]:
+    """What happens, until the turn has ended or waits; with `running` until that is done."""
+    try:
+        heard: Heard = None if ear.empty() else ear.get_nowait()
+        silent = 0
+        while True:
+            over = (running is not None and running.done() and ear.empty()) or silent > SILENT
+            until = None if over else heard or hub.reached(place)
+            assert not isinstance(until, AgentEvent), "what is said comes after how far the journal is"
+            told, rests = await threads.run(tail.read, until, quiet=heard is None)
+            for event in told:
+                yield event
+                if event.data.get("turn") is not None and event.data["turn"] == tail.turn:
+                    return
+            if (over or (running is None and rests and until is None)) and ear.empty():
+                return
+            # The journal says that nobody has anything to do: who says nothing either is not at work any more.
+            silent = silent + 1 if running is None and rests and not told and ear.empty() else 0
+            heard = await _heard(ear, running)
+            while isinstance(heard, AgentEvent):
+                yield heard
+                heard = None if ear.empty() else ear.get_nowait()
+    finally:
+        hub.leave(place, ear)
+
+
+async def _heard(ear: asyncio.Queue[Heard], running: asyncio.Future[Any] | None) -> Heard:
+    """The next thing that is said or written; nothing if some time has passed, or the work is done."""
+    waiting = asyncio.ensure_future(ear.get())
+    others: list[asyncio.Future[Any]] = [waiting] if running is None else [waiting, running]
+    try:
+        await asyncio.wait(others, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else None
+    finally:
+        waiting.cancel()
+
+
+Heard = AgentEvent | tuple[int, int] | None
+"""Something that is said, versions up to which the journal has news, or nothing: look."""
+
+
+class Hub:
+    """Who listens to which conversation in this process."""
+
+    def __init__(self) -> None:
+        self._ears: dict[tuple[str, str], set[asyncio.Queue[Heard]]] = {}
+        self._said: dict[tuple[str, str], list[str]] = {}
+        self._reached: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def wrote(self, place: tuple[str, str], until: tuple[int, int]) -> None:
+        """The journal has news, up to these versions of the line and of the actor. In order with what is told."""
+        self._reached[place] = until
+        self._said.pop(place, None)  # It is in the journal now, with the reply that it belongs to.
+        for ear in self._ears.get(place, ()):
+            ear.put_nowait(until)
+
+    def tell(self, place: tuple[str, str], kind: str, data: dict[str, Any]) -> None:
+        """Something happened just now. Must be called on the loop that the listeners are on."""
+        if kind == "delta" and data.get("kind") == "text":
+            self._said.setdefault(place, []).append(str(data.get("text", "")))
+        elif kind in ("reset", "over"):
+            self._said.pop(place, None)
+        if kind == "over":
+            self._reached.pop(place, None)
+        ears = self._ears.get(place)
+        if ears:
+            event = None if kind == "over" else _live(kind, data)
+            for ear in ears:
+                ear.put_nowait(event)
+
+    def listen(self, place: tuple[str, str], *, again: bool = False) -> asyncio.Queue[Heard]:
+        """From now on; begins with how far the journal is, and what was said of the reply that is on its way.
+
+        Who listens again may have heard a part of that, so it is told that the reply begins anew.
+        """
+        ear: asyncio.Queue[Heard] = asyncio.Queue()
+        said = "".join(self._said.get(place, ()))
+        if said or place in self._reached:
+            ear.put_nowait(self._reached.get(place))
+        if said and again:
+            ear.put_nowait(AgentEvent(kind="reset"))
+        if said:
+            ear.put_nowait(AgentEvent(kind="delta", text=said, data={"kind": "text"}))
+        self._ears.setdefault(place, set()).add(ear)
+        return ear
+
+    def reached(self, place: tuple[str, str]) -> tuple[int, int] | None:
+        """How far the journal may be read before what is said next; None if nobody works on it here."""
+        return self._reached.get(place)
+
+    def leave(self, place: tuple[str, str], ear: asyncio.Queue[Heard]) -> None:
+        """Listen no longer."""
+        ears = self._ears.get(place, set())
+        ears.discard(ear)
+        if not ears:
+            self._ears.pop(place, None)
+
+
+class Begun:
+    """A turn that somebody wants to hear: known, and listened to, from the moment that it is worked on."""
+
+    def __init__(self, hub: Hub, place: tuple[str, str]) -> None:
+        self._hub, self._place = hub, place
+        self.turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self.ear: asyncio.Queue[Heard] | None = None
+
+    def now(self, turn: Place) -> None:
+        """It is worked on from now on."""
+        if not self.turn.done():
+            self.ear = self._hub.listen(self._place)
+            self.turn.set_result(turn)
+
+    def leave(self) -> None:
+        """Nobody listens any more."""
+        self.turn.cancel()
+        if self.ear is not None:
+            self._hub.leave(self._place, self.ear)
+
+
+def _live(kind: str, data: dict[str, Any]) -> AgentEvent:
+    rest = {name: value for name, value in data.items() if name not in ("text", "name")}
+    known: Any = kind
+    return AgentEvent(kind=known, text=str(data.get("text", "")), name=data.get("name"), data=rest)

@@ -1,0 +1,213 @@
+"""Taking up what was left: turns of dead processes, turns whose question is answered, turns that a timer wakes.
+
+It looks at what is live and does what anybody with the same agent could do by hand, each turn through its own
+tenant's view. A turn that somebody works on is left to that one; one that fails again and again is tried ever more
+rarely, and never given up. What went wrong is told to `on_error`, or warned of, and listed in `failures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Refused, StaleEpoch
+from holdfast.flow.frames.read import current
+from holdfast.flow.turns import turns
+from holdfast.flow.turns.runnable import Stirring, Watching
+from holdfast.ports import Acting
+from holdfast.records.ids import check_id
+from holdfast.records.scope import Scope
+from holdfast.runtime.tasks import crew_of
+
+if TYPE_CHECKING:
+    from holdfast.aio.holdfast import AsyncHoldfast
+
+LONGEST_PAUSE = 300.0
+ALL = "all"
+
+
+Turn = tuple[str, str]
+"""A tenant and a frame."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that could not be taken up, so far."""
+
+    tenant: str
+    session: str
+    thread: str
+    frame: str
+    times: int
+    error: Exception
+    """What was raised the last time."""
+
+
+OnError = Callable[[Failure], object]
+
+
+class Recovering:
+    """A background task that goes on with what is due. Use it in an `async with` block."""
+
+    def __init__(
+        self,
+        hf: AsyncHoldfast,
+        agent: str,
+        take_up: Callable[[str, str, str], Awaitable[Any]],
+        *,
+        every: float = 1.0,
+        at_once: int = 16,
+        tenants: str | Sequence[str] | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
+        _check(every, at_once, on_error)
+        client = hf._client
+        self._hf, self._take_up = hf, take_up
+        self._wanted = _tenants(client._acting, tenants)
+        self._watching = Watching(client._ports, client._acting, agent, self._wanted)
+        self._every, self._slots = every, asyncio.Semaphore(at_once)
+        self._crew = crew_of(hf)
+        self._task: asyncio.Task[None] | None = None
+        self._at_work: set[Turn] = set()
+        self._failures: dict[Turn, tuple[Failure, float]] = {}
+        self._on_error = on_error
+        self._news, self._warned = asyncio.Event(), set[object]()
+        self._heard: dict[str, Callable[[], None]] = {}
+        self.taken_up = 0
+        """How many turns it has gone on with."""
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """Turns that could not be taken up, by their frames, until they are or nothing is left to be done."""
+        return {failure.frame: failure for failure, _ in list(self._failures.values())}
+
+    async def __aenter__(self) -> Self:
+        self._hear(self._wanted or ())
+        self._task = asyncio.get_running_loop().create_task(self._running())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._hear(())
+
+    async def _running(self) -> None:
+        while not self._hf._client._ports.leases.draining:
+            try:
+                await self.look()
+                self._hear(self._wanted or self._watching.tenants)
+            except Draining:
+                return
+            except HoldfastError:
+                pass  # The journal cannot be read now. The next look may find it again.
+            except Exception as error:  # noqa: BLE001  # One look that failed is not to be the last one.
+                self._warn(None, f"Looking for turns to take up failed: {error!r:.200}")
+            try:  # Not by wait_for, which loses a cancellation that comes together with news.
+                async with asyncio.timeout(self._every):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+
+    def _hear(self, tenants: Sequence[str]) -> None:
+        """Listen for answers where something may wait for one: they are not to wait for the next look."""
+        for gone in self._heard.keys() - set(tenants):
+            self._heard.pop(gone)()
+        for name in tenants:
+            if name not in self._heard:
+                self._news.set()  # Somebody may have answered before anybody listened.
+                self._heard[name] = self._hf.tenant(name).on("question.answered", lambda event: self._news.set())
+
+    def _warn(self, about: object, text: str) -> None:
+        """Once about each thing."""
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    async def look(self) -> int:
+        """Look once, and begin with what is due; gives how many turns that were."""
+        due = {(turn.tenant, turn.frame): turn for turn in await self._hf._threads.run(self._watching.look)}
+        now, begun = self._now(), 0
+        self._failures = {one: counted for one, counted in self._failures.items() if one in due or one in self._at_work}
+        self._warned = {about for about in self._warned if not isinstance(about, tuple) or about[0] in self._failures}
+        for one, turn in due.items():
+            if one in self._at_work or (one in self._failures and self._failures[one][1] > now):
+                continue
+            self._at_work.add(one)
+            self._crew.begin(self._gone_on(one, turn))
+            begun += 1
+        return begun
+
+    def _now(self) -> float:
+        return self._hf._client._ports.clock.monotonic()
+
+    async def _gone_on(self, one: Turn, turn: Stirring) -> None:
+        try:
+            async with self._slots:
+                await self._take_up(turn.tenant, turn.session, turn.thread)
+            self._failures.pop(one, None)
+            self.taken_up += 1
+        except (ActorBusy, StaleEpoch, Draining):
+            pass  # Somebody works on it, or has taken it over, or it is not for this process any more.
+        except Exception as error:  # noqa: BLE001  # Whatever it was, the others go on, and it is tried again.
+            if not (isinstance(error, Refused) and await self._has_ended(turn)):
+                self._failed(one, turn, error)
+        finally:
+            self._at_work.discard(one)
+
+    async def _has_ended(self, turn: Stirring) -> bool:
+        """Whether others have ended a turn that was due: then there was nothing to go on with, and nothing failed."""
+        client = self._hf._client
+        acting = client._acting if turn.tenant == client._acting.tenant else client.tenant(turn.tenant)._acting
+        actor = turns.place_of_turns(Scope.thread(turn.session, turn.thread).text).actor
+        try:
+            state = await self._hf._threads.run(current, client._ports, acting, actor)
+        except HoldfastError:
+            return False  # It cannot be read now: what was raised is told.
+        return turn.frame not in state.frames
+
+    def _failed(self, one: Turn, turn: Stirring, error: Exception) -> None:
+        times = self._failures[one][0].times + 1 if one in self._failures else 1
+        failure = Failure(times=times, error=error, **msgspec.structs.asdict(turn))
+        pause = min(self._every * 2.0**times, LONGEST_PAUSE)
+        self._failures[one] = (failure, self._now() + pause)
+        if self._on_error is None:
+            text = f"A turn of session {turn.session!r} (frame {turn.frame}) could not be taken up: {error!r:.200}"
+            self._warn((one, type(error)), text)
+            return
+        try:
+            self._on_error(failure)
+        except Exception as raised:  # noqa: BLE001  # It is the caller's code, and nobody waits here.
+            self._warn(type(raised), f"What was given as on_error raised {raised!r:.200}")
+
+
+def _tenants(acting: Acting, wanted: object) -> list[str] | None:
+    """Whom to look after: None is everybody. A tenant's view looks after its own alone."""
+    if wanted is None:
+        return [acting.tenant]
+    if wanted != ALL and (isinstance(wanted, str) or not isinstance(wanted, Sequence)):
+        raise InvalidValue(f'tenants must be a list of names, "all", or None for the agent\'s own, not {wanted!r:.40}.')
+    names = None if wanted == ALL else [check_id(name, "tenant") for name in dict.fromkeys(wanted)]
+    if not acting.whole and names != [acting.tenant]:
+        raise Refused(
+            "These are other tenants' conversations. Ask an agent of the client itself, not of a tenant's view."
+        )
+    return names
+
+
+def _check(every: float, at_once: int, on_error: object) -> None:
+    if on_error is not None and not callable(on_error):
+        raise InvalidValue(f"on_error must be a function that is given what failed, not {on_error!r:.40}.")
+    number = isinstance(every, int | float) and not isinstance(every, bool)
+    if not number or not math.isfinite(every) or every <= 0:
+        raise InvalidValue(f"every must be a number of seconds above 0, not {every!r:.40}.")
+    if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+        raise InvalidValue(f"at_once must be a whole number of turns, 1 or more, not {at_once!r:.40}.")

@@ -1,0 +1,188 @@
+"""What a tool gave, as the result that a model is shown.
+
+A tool that has run has had its effect, whatever it returns. So nearly everything becomes some result, and what
+cannot says that the tool ran: a model that took it for undone would call again. Iterators are not read, because
+reading them could run more of the tool, and without an end.
+
+What goes wrong with a tool, and what a model is told of it: enough to act on, and no traceback.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.journal.codec import encode
+from holdfast.core.values import plain, words
+from holdfast.core.wire.parts import is_parts
+from holdfast.errors import ArgumentsUnfit, InvalidValue, ToolFailed, ToolTimedOut
+from holdfast.records.messages import Part
+
+DONE: Final = "Done."
+MOST_TEXT: Final = 1_000_000
+"""Characters of a result that is kept as one text; of more the whole becomes a file."""
+MOST_BYTES: Final = 64_000_000
+"""What one artifact holds unless the settings say otherwise."""
+_MOST_DATA: Final = 100_000
+_HEAD: Final = 8_000
+_TAIL: Final = 2_000
+_RAN: Final = "The tool ran, but what it gave cannot be shown:"
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """A file that a tool gives. Return it, or a list of texts and files, for a media type other than plain bytes."""
+
+    data: bytes
+    media_type: str = "application/octet-stream"
+    name: str = "result"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for a model. `result` is text, parts (with the bytes of images and documents as `data`) or plain data.
+
+    `files` are for whoever drives the tool to keep as artifacts: no model can be shown them. The result names them.
+    """
+
+    result: Any
+    is_error: bool = False
+    files: tuple[Bytes, ...] = ()
+
+
+def outcome_of(value: Any, *, most_text: int = MOST_TEXT, most_bytes: int = MOST_BYTES) -> Outcome:
+    """What a tool returned as a result. Never raises, whatever it is."""
+    try:
+        return _outcome(value, most_text, most_bytes)
+    except Exception as error:  # noqa: BLE001  it is the caller's own object, to the last attribute
+        if inspect.iscoroutine(value):
+            value.close()
+        return Outcome(result=f"{_RAN} {_why(error)}", is_error=True)
+
+
+def _outcome(value: Any, most_text: int, most_bytes: int) -> Outcome:
+    if value is None:
+        return Outcome(result=DONE)
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        return _text(clean(value), most_text, most_bytes)
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = Bytes(bytes(value))
+    if isinstance(value, Bytes):
+        return _mixed([value], most_bytes)
+    if isinstance(value, list | tuple) and any(isinstance(one, Bytes | bytes) for one in value):
+        return _mixed(value, most_bytes)
+    if is_parts(value):
+        return Outcome(result=value)
+    return _data(_plain(value), most_text, most_bytes)
+
+
+def _text(text: str, most_text: int, most_bytes: int) -> Outcome:
+    if len(text) <= most_text:
+        return Outcome(result=text)
+    whole = text.encode()
+    left = len(text) - _HEAD - _TAIL
+    kept = Bytes(whole, "text/plain", "result.txt")
+    if len(whole) > most_bytes:
+        raise InvalidValue(
+            f"it is {len(whole):,} bytes of text. Return less, or write it to a file and return its name"
+        )
+    marker = f"\n[… {left:,} of {len(text):,} characters left out; the whole text is kept as the file {kept.name} …]\n"
+    return Outcome(result=text[:_HEAD] + marker + text[-_TAIL:], files=(kept,))
+
+
+def _mixed(given: Iterable[Any], most_bytes: int) -> Outcome:
+    """Texts and files together: parts where a model can be shown them, words where not."""
+    parts: list[Part] = []
+    files: list[Bytes] = []
+    for one in given:
+        file = Bytes(one) if isinstance(one, bytes) else one
+        if not isinstance(file, Bytes):
+            parts.append({"type": "text", "text": clean(one if isinstance(one, str) else _json(_plain(one)))})
+            continue
+        if len(file.data) > most_bytes:
+            raise InvalidValue(f"the file {file.name} is {len(file.data):,} bytes. Return less")
+        if file.media_type.startswith("image/"):
+            parts.append({"type": "image", "data": file.data, "media_type": file.media_type})
+        elif file.media_type == "application/pdf":
+            parts.append({"type": "file", "data": file.data, "media_type": file.media_type, "name": file.name})
+        else:
+            files.append(file)
+            said = f"[file {clean(file.name)}, {clean(file.media_type)}, {len(file.data):,} bytes: kept, not shown]"
+            parts.append({"type": "text", "text": said})
+    if all(part["type"] == "text" for part in parts):
+        return Outcome(result="\n".join(part["text"] for part in parts), files=tuple(files))
+    return Outcome(result=parts, files=tuple(files))
+
+
+def _data(found: Any, most_text: int, most_bytes: int) -> Outcome:
+    """Plain data as it is, if it can be stored so; else as the JSON text that a model would be shown anyway."""
+    try:
+        small = len(encode(found)) <= _MOST_DATA
+    except InvalidValue:
+        small = False
+    return Outcome(result=found) if small else _text(clean(_json(found)), most_text, most_bytes)
+
+
+def _plain(value: Any) -> Any:
+    _refuse_unread(value)
+    return plain(msgspec.to_builtins(value, str_keys=True, enc_hook=_apart))
+
+
+def _json(found: Any) -> str:
+    # Not msgspec: it would write NaN as null, and refuse integers that Python can hold.
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _apart(value: Any) -> Any:
+    """Objects of others' libraries as what they consist of."""
+    _refuse_unread(value)
+    for name, how in (("model_dump", {"mode": "json"}), ("tolist", {})):
+        dump = getattr(value, name, None)
+        if callable(dump) and not isinstance(value, type):
+            return dump(**how)
+    raise InvalidValue(f"{type(value).__name__} is not plain data. Return text, dict, list, a dataclass or bytes")
+
+
+def _refuse_unread(value: Any) -> None:
+    if inspect.isawaitable(value):
+        raise InvalidValue("it is a coroutine that nobody awaited. Make the tool with async def")
+    if isinstance(value, Iterator | AsyncIterator):
+        raise InvalidValue(f"it is an iterator ({type(value).__name__}). Return a list")
+
+
+def clean(text: str) -> str:
+    """Text that can be stored: what is not Unicode, and NUL, are written as escapes."""
+    if text.isascii() and "\0" not in text:
+        return str.__str__(text)
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deeply."
+    text = str(error) if isinstance(error, InvalidValue) else words(error)
+    return f"{text.rstrip('.')[:400]}."
+
+
+MOST_SHOWN: Final = 500
+"""Characters of an exception that a model is shown. More is rarely news, and may be somebody's secret."""
+MOST_SAID: Final = 4_000
+"""Characters of what a tool says on purpose."""
+
+
+def failure_text(error: BaseException) -> str:
+    """An exception in a tool as the text of an error result: its type and message, shortened."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(words(error).split())
+    if isinstance(error, ArgumentsUnfit | ToolFailed | ToolTimedOut):
+        # These were written to be read: the name of a class would add nothing.
+        return _cut(text.removeprefix(f"{type(error).__name__}: "), MOST_SAID)
+    return _cut(text, MOST_SHOWN)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 2]} …"

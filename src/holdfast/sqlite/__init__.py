@@ -1,0 +1,1 @@
+"""SQLite as journal and stores share it: connections, a pool, full text search and vectors."""

@@ -1,0 +1,346 @@
+"""The connections of one journal: one for writing, a few for reading, and what a fork does to them.
+
+SQLite's file locks do not survive a fork, and its records of them do: a child that goes on
+with them can destroy what the parent wrote. So every connection is closed before a fork
+and opened again when it is next needed, on both sides. Where that is impossible, because
+another thread is in the middle of something, the child refuses.
+
+Tell whoever holds file locks before and after this process forks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import apsw
+
+from holdfast.errors import Closed, Refused
+from holdfast.journal.sqlite.schema import prepare
+from holdfast.journal.sqlite.statements import queries
+from holdfast.records.batches import Head
+from holdfast.sqlite.connection import Durability, ask, open_connection, rewrite_log, translate
+
+MAX_IDLE_READERS = 16
+FORK_PATIENCE = 1.0
+FORK_POLL = 0.001
+
+
+class Connections:
+    """Opens, lends, takes back and closes."""
+
+    def __init__(self, path: Path, *, durability: Durability, busy_ms: int, vfs: str | None) -> None:
+        self._path = path
+        self._durability: Durability = durability
+        self._busy_ms = busy_ms
+        self._vfs = vfs
+        self._gate = threading.Lock()
+        self._in_use = 0
+        self._writer: apsw.Connection | None = None
+        self._poller: apsw.Connection | None = None
+        self._idle: list[apsw.Connection] = []
+        self._pinned = threading.local()
+        # What another process left in the log when it died may be visible and not on disk.
+        self._inherited = _size(path.with_name(path.name + "-wal")) > 0
+        self._suspect = False
+        self._forked = False
+        self.closed = False
+        self.after_fork: list[Callable[[], None]] = []
+        if _file_id(path) in _UNSAFE:
+            raise Refused(_UNSAFE_MESSAGE)
+        watch_forks(self)
+        try:
+            self._writer = self._open(write=True)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[apsw.Connection]:
+        """The one connection that writes. The caller sees to it that only one thread asks."""
+        self._enter()
+        try:
+            try:
+                if self._writer is None:
+                    self._writer = self._open(write=True)
+                self._make_durable(self._writer)
+            except BaseException:
+                self.drop_writer(suspect=self._suspect)
+                raise
+            yield self._writer
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error) from error
+        finally:
+            self._leave()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
+        if self.pinned is not None:
+            yield  # Within another one: its moment is this one's.
+            return
+        with self.reading() as connection:
+            # A snapshot begins with its first read, which is something that is asked for anyway.
+            ((self._pinned.position,),) = ask(connection, queries()["position"])
+            self._pinned.connection, self._pinned.heads = connection, {}
+            try:
+                yield
+            finally:
+                self._pinned.connection = self._pinned.heads = None
+
+    @property
+    def position(self) -> int:
+        """The cursor at which this thread's snapshot was taken."""
+        found: int = self._pinned.position
+        return found
+
+    @property
+    def heads(self) -> dict[tuple[str, str], Head | None] | None:
+        """Ends of streams that were read within this thread's snapshot; None outside of one."""
+        found: dict[tuple[str, str], Head | None] | None = getattr(self._pinned, "heads", None)
+        return found
+
+    @property
+    def pinned(self) -> apsw.Connection | None:
+        """The connection of this thread's snapshot, if it is within one."""
+        found: apsw.Connection | None = getattr(self._pinned, "connection", None)
+        return found
+
+    @contextmanager
+    def reading(self, *, once: bool = False) -> Iterator[apsw.Connection]:
+        """A connection for reading; everything inside sees the same snapshot.
+
+        `once` is for a single statement, read to its end: that is a snapshot of its own and needs no transaction.
+        """
+        if self.pinned is not None:
+            yield self.pinned
+            return
+        self._enter()
+        connection: apsw.Connection | None = None
+        try:
+            connection = self._borrow()
+            if not once:
+                connection.execute("BEGIN")
+            yield connection
+            if not once:
+                connection.execute("COMMIT")
+        except BaseException as error:
+            if connection is not None:
+                discard(connection)
+                connection = None
+            if isinstance(error, apsw.Error | UnicodeDecodeError):
+                raise translate(error) from error
+            raise
+        finally:
+            self._give_back(connection)
+            self._leave()
+
+    @contextmanager
+    def polling(self) -> Iterator[tuple[apsw.Connection, bool]]:
+        """The one connection that asks whether anything changed, and whether it is a new one."""
+        self._enter()
+        try:
+            fresh = self._poller is None
+            if self._poller is None:
+                self._poller = self._open(write=False)
+            yield self._poller, fresh
+        except apsw.Error as error:
+            discard(self._poller)
+            self._poller = None
+            raise translate(error) from error
+        finally:
+            self._leave()
+
+    @contextmanager
+    def separate(self) -> Iterator[apsw.Connection]:
+        """A further connection, for long work beside the others."""
+        self._enter()
+        connection: apsw.Connection | None = None
+        try:
+            connection = self._open(write=True)
+            yield connection
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error) from error
+        finally:
+            discard(connection)
+            self._leave()
+
+    def drop_writer(self, *, suspect: bool) -> None:
+        """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""
+        self._suspect = self._suspect or suspect
+        connection, self._writer = self._writer, None
+        discard(connection)
+
+    def close(self) -> None:
+        """Close everything that is not in use; what is in use is closed when it comes back."""
+        with self._gate:
+            self.closed = True
+            if not self._in_use:
+                self._close_all()
+        unwatch_forks(self)
+
+    def _open(self, *, write: bool) -> apsw.Connection:
+        connection = open_connection(
+            self._path, durability=self._durability, busy_ms=self._busy_ms, vfs=self._vfs, write=write
+        )
+        if write:
+            try:
+                prepare(connection, self._path)
+            except BaseException:
+                discard(connection)
+                raise
+        return connection
+
+    def _make_durable(self, connection: apsw.Connection) -> None:
+        """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""
+        if self._suspect or self._inherited:
+            rewrite_log(connection, self._path, self._vfs)
+            self._suspect = self._inherited = False
+
+    def _enter(self) -> None:
+        with self._gate:
+            if self._forked:
+                raise Refused(_UNSAFE_MESSAGE)
+            if self.closed:
+                raise Closed
+            self._in_use += 1
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._in_use -= 1
+            if self.closed and not self._in_use:
+                self._close_all()
+
+    def _borrow(self) -> apsw.Connection:
+        with self._gate:
+            if self._idle:
+                return self._idle.pop()
+        return self._open(write=False)
+
+    def _give_back(self, connection: apsw.Connection | None) -> None:
+        with self._gate:
+            if connection is not None and len(self._idle) < MAX_IDLE_READERS:
+                self._idle.append(connection)
+                return
+        discard(connection)
+
+    def _close_all(self) -> None:
+        # Readers first: the last connection to go folds the log into the database.
+        for connection in (*self._idle, self._poller, self._writer):
+            discard(connection)
+        self._idle.clear()
+        self._poller = self._writer = None
+
+    # forking
+
+    def before_fork(self) -> None:
+        """Wait for every connection to be idle, close them, and let nobody in."""
+        deadline = time.monotonic() + FORK_PATIENCE
+        self._gate.acquire()
+        while self._in_use and time.monotonic() < deadline:
+            self._gate.release()
+            time.sleep(FORK_POLL)
+            self._gate.acquire()
+        if not self._in_use:
+            self._close_all()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections open again when needed."""
+        self._gate.release()
+
+    def after_fork_in_child(self) -> None:
+        """Go on with nothing inherited, or refuse."""
+        if self._in_use:
+            self._forked = True
+            _UNSAFE.add(_file_id(self._path))
+            _ABANDONED.extend(c for c in (*self._idle, self._poller, self._writer) if c is not None)
+            self._idle, self._poller, self._writer = [], None, None
+        self._gate = threading.Lock()
+        self._pinned = threading.local()
+        self._in_use = 0
+        for callback in self.after_fork:
+            callback()
+
+
+_UNSAFE: set[tuple[int, int] | None] = set()
+_ABANDONED: list[apsw.Connection] = []
+_UNSAFE_MESSAGE = (
+    "This process was forked while another thread was using the journal, and SQLite's locks do not survive that. "
+    "Open the journal in a process started by spawn, or fork before opening it."
+)
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def discard(connection: apsw.Connection | None) -> None:
+    """Close a connection, whatever state it is in."""
+    if connection is not None:
+        try:
+            connection.close(True)
+        except apsw.Error:
+            pass  # It failed before; closing it cannot be expected to go well.
+
+
+class Forkable(Protocol):
+    """Something that must let go before a fork."""
+
+    def before_fork(self) -> None: ...
+
+    def after_fork_in_parent(self) -> None: ...
+
+    def after_fork_in_child(self) -> None: ...
+
+
+_WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_FORKING: list[Forkable] = []
+
+
+def watch_forks(one: Forkable) -> None:
+    """From now on, until it is gone."""
+    _WATCHED.add(one)
+
+
+def unwatch_forks(one: Forkable) -> None:
+    """It has nothing left to lose."""
+    _WATCHED.discard(one)
+
+
+def _before() -> None:
+    # Always in the same order, so that two forking threads cannot wait for each other.
+    _FORKING[:] = sorted(_WATCHED, key=id)
+    for one in _FORKING:
+        one.before_fork()
+
+
+def _in_parent() -> None:
+    for one in _FORKING:
+        one.after_fork_in_parent()
+    _FORKING.clear()
+
+
+def _in_child() -> None:
+    for one in _FORKING:
+        one.after_fork_in_child()
+    _FORKING.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

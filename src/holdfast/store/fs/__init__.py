@@ -1,0 +1,1 @@
+"""A store of state in files below one folder."""

@@ -1,0 +1,213 @@
+"""An entry as a file: JSON, or Markdown with the value as its body. Both give back exactly what was written.
+
+In both, a field is a line. Fields that say nothing are left out.
+
+Names on disk: every scope and key has one path, no two share one, and none leads out of the folder.
+
+Names are encoded, never cleaned. Small letters, digits, `-`, `_` and single dots inside a name stay as they are;
+whatever a file system may fold, forbid, reserve or confuse becomes `%XX`, byte by byte of UTF-8. So a name
+says which key it is, on disks that know no case and on those that know no colon. `%` is followed by two digits in
+capitals or by one of two words that are no digits: the empty segment, and the digest of one that is too long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from msgspec.structs import fields
+
+from holdfast.errors import InvalidValue
+from holdfast.records.entries import Stored
+from holdfast.records.scope import KINDS, parse_scope
+
+_ENCODER = msgspec.json.Encoder()
+_FENCE = (b"```json\n", b"\n```\n")
+_RULE = b"---\n"
+
+
+class Damaged(Exception):
+    """A file does not hold an entry."""
+
+
+class _File(msgspec.Struct, kw_only=True):
+    """What a file holds. `body` says what the text below the front matter is."""
+
+    key: str
+    version: int
+    written_at: int
+    expires_at: int | None = None
+    tier: str | None = None
+    lifetime: str | None = None
+    content_kind: str | None = None
+    salience: float | None = None
+    schema: str | None = None
+    embedder: str | None = None
+    vector: bytes | None = None
+    applied: tuple[str, ...] = ()
+    words: str | None = None
+    body: str | None = None
+    value: msgspec.Raw = msgspec.Raw()
+
+
+_FIELDS = {field.encode_name: field.default for field in fields(_File) if field.name not in ("body", "value")}
+_DECODER = msgspec.json.Decoder(_File)
+
+
+def written(kind: str, key: str, entry: Stored) -> bytes:
+    """The bytes of an entry's file."""
+    try:
+        value = msgspec.json.decode(entry.value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidValue(f"The value of {key!r} is not JSON. Encode it before it is stored.") from None
+    lines = _lines(key, entry)
+    if kind == "json":
+        lines.append(("value", entry.value))
+        return b"{\n" + b",\n".join(b'  "%s": %s' % (name.encode(), data) for name, data in lines) + b"\n}\n"
+    text = isinstance(value, str) and _ENCODER.encode(value) == entry.value
+    lines.append(("body", b'"text"' if text else b'"json"'))
+    body = value.encode() + b"\n" if text else entry.value.join(_FENCE)
+    return _RULE + b"".join(b"%s: %s\n" % (name.encode(), data) for name, data in lines) + _RULE + body
+
+
+def _lines(key: str, entry: Stored) -> list[tuple[str, bytes]]:
+    given: dict[str, Any] = {name: getattr(entry, name, None) for name in _FIELDS}
+    given["key"] = key
+    return [(name, _ENCODER.encode(value)) for name, value in given.items() if value != _FIELDS[name]]
+
+
+def read(kind: str, data: bytes) -> tuple[str, Stored]:
+    """The key and the entry of a file; raises Damaged if it holds none."""
+    try:
+        return _read_json(data) if kind == "json" else _read_markdown(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise Damaged(str(error)) from None
+
+
+def _read_json(data: bytes) -> tuple[str, Stored]:
+    file = _DECODER.decode(data)
+    if not bytes(file.value):
+        raise ValueError("it has no value")
+    return _entry(file, bytes(file.value))
+
+
+def _read_markdown(data: bytes) -> tuple[str, Stored]:
+    before, rule, rest = data.partition(_RULE)
+    front, end, body = rest.partition(b"\n" + _RULE)
+    if before or not rule or not end:
+        raise ValueError("its front matter does not end")
+    lines = [line.partition(b": ") for line in front.split(b"\n")]
+    file = _DECODER.decode(b"{%s}" % b",".join(b'"%s":%s' % (name, value) for name, _, value in lines))
+    if file.body == "text":
+        return _entry(file, _ENCODER.encode(body.removesuffix(b"\n").decode()))
+    if file.body != "json" or not body.startswith(_FENCE[0]) or not body.endswith(_FENCE[1]):
+        raise ValueError("its body is neither text nor a block of JSON")
+    value = body[len(_FENCE[0]) : -len(_FENCE[1])]
+    msgspec.json.decode(value)
+    return _entry(file, value)
+
+
+def _entry(file: _File, value: bytes) -> tuple[str, Stored]:
+    kept = {name: getattr(file, name) for name in _FIELDS if name != "key"}
+    return file.key, Stored(value=value, **kept)
+
+
+Path = tuple[str, ...]
+
+SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
+KINDS_OF_FILE: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
+LONGEST: Final = 200
+"""Bytes of an encoded segment. File systems take 255, and a suffix comes behind it."""
+
+_EMPTY = "%empty"
+_DIGEST = "%sha256-"
+_PLAIN = re.compile(r"[a-z0-9_-]+")
+_ODD = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z)")
+_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+)
+"""What Windows takes for a device, also with a suffix."""
+
+
+def key_path(key: str) -> Path:
+    """The folders of a key below its scope, and its file without suffix."""
+    segments = key.split("/")
+    names = [encoded(segment) for segment in segments]
+    # `thread/t1` in session/s1 is a key. Scope session/s1/thread/t1 has that very folder, so the key's is spelled out.
+    if len(names) > 1 and segments[0] in KINDS:
+        names[0] = _spelled(names[0])
+    return tuple(names)
+
+
+def key_of(names: Sequence[str]) -> str | None:
+    """The key that has this path; None if no key has, because somebody else put something there."""
+    segments = [_decoded(name) for name in names]
+    if None in segments:
+        return None
+    key = "/".join(segment for segment in segments if segment is not None)
+    return key if key_path(key) == tuple(names) else None
+
+
+def digested(names: Sequence[str]) -> bool:
+    """Whether a path only says the digest of a key, which then stands in its file."""
+    return any(name.startswith(_DIGEST) for name in names)
+
+
+def folder_text(names: Sequence[str]) -> str | None:
+    """What every key in a folder begins with, or None if its names do not say."""
+    segments = [_decoded(name) for name in names]
+    return None if None in segments else "".join(f"{segment}/" for segment in segments)
+
+
+@lru_cache(maxsize=1024)
+def scope_paths(scope: str) -> tuple[Path, ...]:
+    """The folder of a scope, and others that it may be found in: operators were once called agents."""
+    parts = parse_scope(scope).parts
+    if not parts:
+        return (("global",),)
+    path = tuple(name for kind, id in parts for name in (kind, encoded(id)))
+    return (path, ("agent", *path[1:])) if parts[0][0] == "operator" else (path,)
+
+
+def homes_of(home: Path) -> tuple[Path, ...]:
+    """The same, from one of the folders."""
+    if home[:1] not in (("operator",), ("agent",)):
+        return (home,)
+    return (("operator", *home[1:]), ("agent", *home[1:]))
+
+
+@lru_cache(maxsize=8192)
+def encoded(segment: str) -> str:
+    """One segment as the name of a file or folder."""
+    if not segment:
+        return _EMPTY
+    name = _ODD.sub(lambda found: _percent(found[0]), segment)
+    if segment.partition(".")[0] in _DEVICES:
+        name = _spelled(name)
+    return name if len(name) <= LONGEST else _DIGEST + hashlib.sha256(segment.encode()).hexdigest()
+
+
+def _decoded(name: str) -> str | None:
+    if _PLAIN.fullmatch(name):
+        return name
+    if name == _EMPTY:
+        return ""
+    if name.startswith(_DIGEST):
+        return None
+    try:
+        return unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+
+
+def _spelled(name: str) -> str:
+    return _percent(name[0]) + name[1:]
+
+
+def _percent(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode())

@@ -1,0 +1,151 @@
+"""The file of a SQLite store: opened with a journal's settings, its own schema made, anything else refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import HoldfastError, NewerSchema, NotAJournal, OutcomeUnknown
+from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
+from holdfast.journal.sqlite.schema import in_one_moment
+from holdfast.sqlite import connection as settings
+from holdfast.sqlite.fts import TextIndex
+from holdfast.sqlite.pool import Connections, discard
+
+APPLICATION_ID = 0x68667374  # "hfst"
+SCHEMA = 1
+WORDS = "entry_words"
+"""The table of the text index. A row of it is an entry, its place the scope."""
+
+_SQL = resources.files("holdfast.store") / "sql"
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+@cache
+def queries() -> dict[str, str]:
+    """Every statement by name, without its comments."""
+    pieces = _NAME.split((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
+    return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+class StoreConnections(Connections):
+    """A journal's connections, and what a fork does to them, for the file of a store."""
+
+    def __init__(self, path: Path, *, durability: settings.Durability, busy_ms: int) -> None:
+        self._renew_turn()
+        super().__init__(path, durability=durability, busy_ms=busy_ms, vfs=None)
+        self.after_fork.append(self._renew_turn)
+
+    def _renew_turn(self) -> None:
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """The one that writes: committed at the end, rolled back on any error. A commit that fails leaves it open."""
+        with self._turn, self.writing() as connection:
+            committing = False
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException as error:
+                committing = committing and not isinstance(error, apsw.FullError)
+                self._abandon(connection, error, committing=committing)
+                if committing and isinstance(error, apsw.Error):
+                    raise OutcomeUnknown(
+                        f"The commit failed ({error}) and may or may not have reached the disk. Read the entry again."
+                    ) from error
+                raise
+
+    def _abandon(self, connection: apsw.Connection, error: BaseException, *, committing: bool) -> None:
+        if not committing:
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
+                    return
+            except apsw.Error:
+                pass  # The connection goes, and its transaction with it.
+        self.drop_writer(suspect=committing)
+
+    def _open(self, *, write: bool) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE
+        connection = apsw.Connection(
+            os.fspath(self._path), flags=flags, vfs=self._vfs, statementcachesize=settings.STATEMENTS
+        )
+        try:
+            connection.set_busy_handler(settings.patience(self._busy_ms))
+            recognise(connection, self._path)
+            settings.write_ahead_log(connection, self._busy_ms)
+            settings.durable_commits(connection, self._durability)
+            settings.rarer_checkpoints(connection)
+            settings.stable_plans(connection)
+            settings.real_disk_flush(connection)
+            settings.foreign_keys(connection)
+            settings.zero_what_is_deleted(connection)
+            settings.distrust_the_schema(connection)
+            if write:
+                _prepare(connection, self._path)
+            else:
+                connection.pragma("query_only", 1)
+        except BaseException as error:
+            discard(connection)
+            if isinstance(error, apsw.NotADBError):
+                raise NotAJournal(
+                    f"{self._path} is no database. Give the path of a store, or of a new file."
+                ) from error
+            if isinstance(error, apsw.Error):
+                raise settings.translate(error) from error
+            raise
+        return connection
+
+
+def _prepare(connection: apsw.Connection, path: Path) -> None:
+    """Make the schema, once, also if several processes open a new file together."""
+    if recognise(connection, path) == SCHEMA:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have done this while we waited for the lock.
+        if recognise(connection, path) < SCHEMA:
+            for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
+                pass
+            TextIndex(connection, WORDS).create()
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def recognise(connection: apsw.Connection, path: Path) -> int:
+    """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
+    return in_one_moment(connection, lambda: _recognise(connection, path))
+
+
+def _recognise(connection: apsw.Connection, path: Path) -> int:
+    application = connection.pragma("application_id")
+    version: int = connection.pragma("user_version")
+    if application == APPLICATION_ID:
+        if version > SCHEMA:
+            raise NewerSchema(f"{path} has schema {version}; this release knows {SCHEMA}. Upgrade holdfast to open it.")
+        return version
+    if application == JOURNAL:
+        raise NotAJournal(f"{path} is a journal, not a store. Open it with holdfast.open, or give another path.")
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise NotAJournal(
+            f"{path} is an SQLite database of something else. Give the path of a store, or of a new file."
+        )
+    return 0

@@ -1,0 +1,659 @@
+"""Stories of sessions: random but valid lives of conversations, as drafts over several streams.
+
+A story writes only what the rules allow, and knows what it said: whatever reads the journal must find the
+same messages standing, the same calls waiting and the same summaries.
+
+What a story remembers of one line: which messages stand, which calls wait, which summaries hold.
+
+Kept as a plain list of what was said, so that it can be compared with what a journal reads back through
+rows, retractions and branches.
+
+What happens within one line: said, called, answered, taken back, pinned, counted, summarised, shown to a model.
+
+Each move writes the drafts that a client would, and notes in the line what is true afterwards.
+
+Does a journal say what a story told? Compared in the story's own words, not in rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.flow.compaction import summaries
+from holdfast.flow.journal.append import Decided
+from holdfast.flow.sessions import read
+from holdfast.ports import Acting, Ids, Ports
+from holdfast.records.batches import Span
+from holdfast.records.events import sessions as event_sessions
+from holdfast.records.events.calls import ContextPacked, LeftOut, PackedPiece
+from holdfast.records.events.envelope import Content, Draft, Facts
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken, ReasonContent
+from holdfast.records.events.sessions import CallRef, MessageRetracted, Segment, Stretch, ThreadForked
+from holdfast.records.ids import ulid_text
+from holdfast.records.scope import MAIN_THREAD, Scope
+from holdfast.records.sessions import Line
+from holdfast.records.usage import Usage
+from holdfast.testing.generate_frames import WORDS
+
+NOW = 2**62
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a line, and the message that its round begins with."""
+
+    stream: str
+    version: int
+    round: tuple[str, int]
+    calls: tuple[tuple[str, str | None], ...] = ()
+    answers: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where it is."""
+        return self.stream, self.version
+
+
+class Covering(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary and what it stands for: the messages `first` up to `last`, counted from 0, without `last`."""
+
+    stream: str
+    version: int
+    first: int
+    last: int
+
+
+class ToldLine(msgspec.Struct, kw_only=True):
+    """One line. `inherited` are summaries of the lines that it was forked from, nearest and newest first."""
+
+    stream: str
+    said: list[Said] = []
+    calls: dict[str, CallRef] = {}
+    """Those that wait for a result."""
+    shared: tuple[Segment, ...] = ()
+    floor: int = 0
+    packed: int = 0
+    """The newest pack."""
+    ended: bool = False
+    fresh: bool = False
+    own: list[Covering] = []
+    inherited: tuple[Covering, ...] = ()
+
+    @property
+    def mine(self) -> list[Said]:
+        """The messages that live in its own stream."""
+        return [one for one in self.said if one.stream == self.stream]
+
+    @property
+    def newest(self) -> int:
+        """The version of the newest message if that is its own, else 0."""
+        return self.said[-1].version if self.said and self.said[-1].stream == self.stream else 0
+
+    def say(self, one: Said) -> None:
+        """One more message."""
+        self.said.append(one)
+        self.calls = {id: call for id, call in self.calls.items() if id not in one.answers}
+        self.calls.update({id: CallRef(id, one.version, provider) for id, provider in one.calls})
+
+    def round_of(self, call: str) -> tuple[str, int]:
+        """Where the round of a call begins."""
+        return next(one.round for one in self.said if any(call == id for id, _ in one.calls))
+
+    def open_at(self, keep: int, stream: str) -> dict[str, CallRef]:
+        """Calls without a result among the first `keep` messages, as a line in `stream` that goes on there has them.
+
+        What was said in other streams has no place in that one: those messages are counted back from -1.
+        """
+        found: dict[str, tuple[tuple[str, int], str | None]] = {}
+        for one in self.said[:keep]:
+            found.update({id: (one.place, provider) for id, provider in one.calls})
+            for id in one.answers:
+                found.pop(id, None)
+        shared = list(dict.fromkeys(place for place, _ in found.values() if place[0] != stream))
+        numbers = {place: index - len(shared) for index, place in enumerate(shared)}
+        return {id: CallRef(id, numbers.get(place, place[1]), provider) for id, (place, provider) in found.items()}
+
+    # branches
+
+    def cut(self, found: Sequence[Segment], keep: int) -> tuple[Segment, ...]:
+        """What is left of some stretches, nearest first, after the first `keep` messages."""
+        if not keep:
+            return ()
+        place = self.said[keep - 1]
+        index = next(number for number, segment in enumerate(found) if segment.stream == place.stream)
+        last = found[index]
+        return (Segment(last.stream, last.after, place.version, last.at), *found[index + 1 :])
+
+    def fork(self, stream: str, keep: int, version: int, generation: int) -> tuple[ToldLine, ThreadForked]:
+        """A line that goes on after the first `keep` messages of this one, which is at `version`."""
+        shared = self.cut((Segment(self.stream, self.floor, NOW, version), *self.shared), keep)
+        streams = {segment.stream for segment in shared}
+        kept = (one for one in (*self.own[::-1], *self.inherited) if one.last <= keep and one.stream in streams)
+        calls = self.open_at(keep, stream)
+        line = ToldLine(stream=stream, said=self.said[:keep], calls=calls, shared=shared, inherited=tuple(kept))
+        forked = ThreadForked(
+            parent=self.stream,
+            version=self.said[keep - 1].version if keep else 0,
+            shared=shared,
+            position=keep,
+            generation=generation,
+            opened=tuple(calls.values()),
+        )
+        return line, forked
+
+    # taking back
+
+    def rewind(self, keep: int, version: int) -> MessageRetracted:
+        """Only the first `keep` messages stand from now on; the line was at `version` until now."""
+        gone = [one.version for one in self.said[keep:] if one.stream == self.stream]
+        here = keep > 0 and self.said[keep - 1].stream == self.stream
+        newest = self.said[keep - 1].version if here else 0
+        shared = self.shared if here else self.cut(self.shared, keep)
+        left = self.open_at(keep, self.stream)
+        facts = MessageRetracted(
+            first=gone[0] if gone else version,
+            last=version,
+            spans=tuple(_spans(gone)),
+            position=keep,
+            shared=None if shared == self.shared else shared,
+            newest=newest,
+            voided=tuple(self._void(keep, {segment.stream for segment in shared})),
+            dropped=tuple(id for id in self.calls if id not in left),
+            opened=tuple(left.values()),
+        )
+        self.said, self.shared, self.calls = self.said[:keep], shared, left
+        return facts
+
+    def _void(self, keep: int, streams: set[str]) -> list[int]:
+        """Summaries of its own that go: they stand for what goes, or behind one that does."""
+        self.inherited = tuple(one for one in self.inherited if one.last <= keep and one.stream in streams)
+        before, self.own = self.own, [one for one in self.own if one.last <= keep]
+        reach = 0
+        for one in self.standing():
+            if one.first > reach:
+                self.own = [known for known in self.own if known != one]
+            else:
+                reach = one.last
+        return [one.version for one in before if one not in self.own]
+
+    def end(self, version: int, *, reset: bool) -> None:
+        """It takes no more messages; after a reset the next one has nothing before it."""
+        self.ended, self.fresh, self.calls = True, reset, {}
+        if reset:
+            self.said, self.shared, self.floor = [], (), version
+            self.own, self.inherited = [], ()
+
+    # summaries
+
+    def standing(self) -> list[Covering]:
+        """The summaries that stand for parts of it, oldest first; none for what another stands for."""
+        found: list[Covering] = []
+        for one in (*self.own[::-1], *self.inherited):
+            if not any(one.first < known.last and known.first < one.last for known in found):
+                found.append(one)
+        return found[::-1]
+
+    def covered(self) -> int:
+        """How many messages from its beginning have summaries."""
+        return max((one.last for one in self.standing()), default=0)
+
+    def ends_of_rounds(self) -> list[int]:
+        """How many messages a summary may cover: whole rounds, none of which waits for a result."""
+        last = {one.round: index for index, one in enumerate(self.said)}
+        waiting = {self.round_of(id) for id in self.calls}
+        found, reach = [], 0
+        for index, one in enumerate(self.said):
+            if one.round in waiting:
+                break
+            reach = max(reach, last[one.round])
+            if reach == index:
+                found.append(index + 1)
+        return found
+
+    def stretches(self, first: int, last: int) -> list[Stretch]:
+        """Some of its messages as stretches of streams, oldest first."""
+        groups = [(name, list(group)) for name, group in groupby(self.said[first:last], key=lambda one: one.stream)]
+        return [Stretch(name, group[0].version, group[-1].version) for name, group in groups]
+
+
+def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Versions as stretches, each from its first to its last."""
+    for _, run in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
+        found = [version for _, version in run]
+        yield found[0], found[-1]
+
+
+MAX_LINES = 6
+ATTEMPTS = 4
+"""How often memory may fail before it is asked no more."""
+
+_Move = Callable[[ToldLine], None]
+
+
+class _Handover(msgspec.Struct):
+    """A conversation that ended and that memory has not taken yet."""
+
+    attempts: int = 0
+
+
+class ConversationStory:
+    """One session's worth of conversation. `subjects` are whose content it is, at random.
+
+    Nobody else may write to its streams: it counts their versions itself. With more `endings` it is closed and
+    begun anew more often.
+    """
+
+    def __init__(
+        self, random: Random, ids: Ids, session: str = "s1", subjects: tuple[str, ...] = (), *, endings: float = 0.1
+    ) -> None:
+        self._random = random
+        self._telling = Telling(random, ids, subjects)
+        self._session = session
+        self._endings = endings
+        self.stream = Scope.session(session).text
+        self.status = "new"
+        self.lines: dict[str, ToldLine] = {}
+        self.generation = 0
+        self._epoch = 0
+        self._resets = False
+        self.handovers: dict[str, _Handover] = {}
+
+    @property
+    def streams(self) -> list[str]:
+        """Every stream that it writes to."""
+        return [self.stream, *(line.stream for line in self.lines.values())]
+
+    @property
+    def pinned(self) -> set[tuple[str, int]]:
+        """Stream and version of every message that is pinned, also of those that were taken back."""
+        return self._telling.pinned
+
+    def step(self, times: int = 1) -> list[Decided]:
+        """The next thing, or things, that happen, as the parts of one commit."""
+        self._telling.written = {}
+        epoch = self._epoch
+        for _ in range(times):
+            if self.status == "new":
+                self._open()
+            else:
+                line = self._random.choice(list(self.lines.values()))
+                self._random.choice(self._moves(line))(line)
+        return [
+            Decided(stream=stream, events=tuple(drafts), epoch=epoch if stream == self.stream else 0)
+            for stream, drafts in self._telling.written.items()
+        ]
+
+    def _moves(self, line: ToldLine) -> list[_Move]:
+        offers: list[_Move] = [self._offer] * 3 if self.handovers else []
+        if line.ended and not line.fresh:
+            # What was closed for good only begins anew after a reset.
+            return offers or [self._reset]
+        found: list[_Move] = [self._then(say)] * 6 + [self._then(call)] * 4
+        if line.ended:
+            return found + [self._add] * (len(self.lines) < MAX_LINES) + offers * 3
+        if line.calls:
+            found += [self._then(answer)] * 8
+        if line.mine:
+            found += [self._then(pin), self._then(count), self._then(count), self._then(pack)]
+        if line.said:
+            found += [self._then(rewind), self._then(summarise)] * 2
+        if len(self.lines) < MAX_LINES:
+            found += [self._fork] * 2 if len(line.said) > 3 else [self._add]
+        if self._telling.happens(self._endings):
+            found += [self._change, self._reset, self._close] * 2
+        return found + offers
+
+    def _then(self, move: Callable[[Telling, ToldLine], None]) -> _Move:
+        def made(line: ToldLine) -> None:
+            if line.ended:
+                self._begin_anew(line)
+            move(self._telling, line)
+
+        return made
+
+    # beginning
+
+    def _open(self) -> None:
+        self.status = "open"
+        self._settings("session.opened")
+        self._thread(MAIN_THREAD)
+
+    def _settings(self, type: str) -> None:
+        texts: dict[str, Any] = {
+            name: {"n": 1} if name == "metadata" else self._telling.text()
+            for name in event_sessions.SESSION_TEXTS
+            if self._telling.happens(0.5)
+        }
+        facts = event_sessions.SessionOpened(
+            model=self._random.choice((None, "gpt-5-mini")),
+            tokenizer=self._random.choice((None, *TOKENIZERS)),
+            idle_timeout_ms=self._random.choice((None, 60_000)),
+            memory=self._random.choice((None, "recall")),
+            texts=tuple(texts),
+        )
+        self._telling.write(self.stream, type, facts, event_sessions.SessionContent(**texts) if texts else None)
+
+    def _change(self, line: ToldLine) -> None:
+        self._settings("session.changed")
+
+    def _add(self, line: ToldLine) -> None:
+        self._thread(f"t{len(self.lines)}")
+
+    def _thread(self, name: str) -> None:
+        line = self.lines[name] = ToldLine(stream=Scope.thread(self._session, name).text)
+        self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
+        self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened())
+        self._begin(line)
+
+    def _fork(self, parent: ToldLine) -> None:
+        name, newest = f"t{len(self.lines)}", len(parent.said)
+        keep = self._random.choice((newest, self._random.randint(0, newest)))
+        stream = Scope.thread(self._session, name).text
+        line, facts = parent.fork(stream, keep, self._telling.versions[parent.stream], self.generation)
+        self.lines[name] = line
+        self._telling.write(self.stream, "thread.added", event_sessions.ThreadAdded(thread=name))
+        self._telling.write(stream, "thread.forked", facts)
+        self._begin(line)
+
+    def _begin(self, line: ToldLine) -> None:
+        """A line begins in the generation that its session is in, and waits if that has ended."""
+        if self.generation:
+            self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
+        if self.status != "open":
+            ended = event_sessions.ThreadEnded(reset=True, dropped=tuple(line.calls))
+            line.end(self._telling.write(line.stream, "thread.ended", ended), reset=True)
+
+    def _begin_anew(self, line: ToldLine) -> None:
+        if self.status != "open":
+            self.status = "open"
+            self.generation += 1
+            self._telling.write(self.stream, "session.opened", event_sessions.SessionOpened(generation=self.generation))
+        self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
+        line.ended = line.fresh = False
+
+    # ending
+
+    def _close(self, line: ToldLine) -> None:
+        self._end("close", reset=False)
+
+    def _reset(self, line: ToldLine) -> None:
+        self._end("reset", reset=True)
+
+    def _end(self, cause: str, *, reset: bool) -> None:
+        again = self.status != "open"
+        spans = {name: (line.floor, line.newest) for name, line in self.lines.items() if line.newest and not again}
+        handover = self._telling.ulid() if spans and self._telling.happens(0.7) else None
+        facts = event_sessions.SessionClosing(
+            cause=cause, generation=self.generation, reset=reset, handover=handover, spans=spans
+        )
+        self._telling.write(self.stream, "session.closing", facts)
+        self.status, self._resets = "closing", reset
+        if handover is not None:
+            self.handovers[handover] = _Handover()
+        elif not self.handovers:
+            self._closed()
+        for line in self.lines.values():
+            ended = event_sessions.ThreadEnded(reset=reset, dropped=tuple(line.calls))
+            line.end(self._telling.write(line.stream, "thread.ended", ended), reset=reset)
+
+    def _closed(self) -> None:
+        self.status = "ended" if self._resets else "closed"
+        facts = event_sessions.SessionClosed(reset=self._resets, generation=self.generation)
+        self._telling.write(self.stream, "session.closed", facts)
+
+    def _offer(self, line: ToldLine) -> None:
+        id = self._random.choice(list(self.handovers))
+        one = self.handovers[id]
+        one.attempts += 1
+        taken = self._telling.happens(0.35)
+        given_up = not taken and one.attempts == ATTEMPTS
+        self._epoch += 1
+        self._telling.write(self.stream, "lease.taken", LeaseTaken(epoch=self._epoch, owner="w1"))
+        facts = event_sessions.SessionOffered(handover=id, taken=taken, attempts=one.attempts, given_up=given_up)
+        reason = None if taken else ReasonContent(reason=self._telling.text())
+        self._telling.write(self.stream, "session.offered", facts, reason)
+        if taken or given_up:
+            del self.handovers[id]
+            if not self.handovers and self.status == "closing":
+                self._closed()
+        if self._telling.happens(0.8):
+            self._telling.write(self.stream, "lease.released", LeaseReleased(epoch=self._epoch, owner="w1"))
+
+
+TOKENIZERS = ("o200k_base", "cl100k_base")
+
+
+class Telling:
+    """Where a story's drafts go: by stream, with the versions that they will have."""
+
+    def __init__(self, random: Random, ids: Ids, subjects: tuple[str, ...]) -> None:
+        self.random = random
+        self._ids = ids
+        self._subjects = subjects
+        self.versions: dict[str, int] = {}
+        self.written: dict[str, list[Draft]] = {}
+        self.pinned: set[tuple[str, int]] = set()
+
+    def write(self, stream: str, type: str, facts: Facts, content: Content | None = None, id: str | None = None) -> int:
+        """One more event of the commit at hand; gives its version."""
+        subject = self.random.choice(self._subjects) if self._subjects and content is not None else None
+        draft = Draft(type=type, facts=facts, content=content, subject=subject, id=id)
+        self.written.setdefault(stream, []).append(draft)
+        self.versions[stream] = self.versions.get(stream, 0) + 1
+        return self.versions[stream]
+
+    def ulid(self) -> str:
+        """A new id."""
+        return ulid_text(self._ids.ulid())
+
+    def text(self) -> str:
+        """A few words."""
+        return " ".join(self.random.choice(WORDS) for _ in range(self.random.randint(1, 6)))
+
+    def happens(self, share: float) -> bool:
+        """True in this share of cases."""
+        return self.random.random() < share
+
+
+def say(telling: Telling, line: ToldLine) -> None:
+    """A message without calls."""
+    role = telling.random.choice(("user", "user", "assistant", "system", "developer"))
+    content = event_sessions.MessageContent(text=telling.text())
+    if role == "user" and telling.happens(0.2):
+        content = event_sessions.MessageContent(parts=[{"type": "text", "text": telling.text()}], name="ann")
+    _append(telling, line, role, content, partial=role == "assistant" and telling.happens(0.2))
+
+
+def call(telling: Telling, line: ToldLine) -> None:
+    """One to three calls in one message. Providers use their ids again."""
+    count = telling.random.randint(1, 3)
+    calls = tuple((telling.ulid(), telling.random.choice((None, "call_1", "call_2"))) for _ in range(count))
+    entries = [{"name": "search", "arguments": '{"q":"x"}'} for _ in calls]
+    _append(
+        telling, line, "assistant", event_sessions.MessageContent(text=telling.text(), tool_calls=entries), calls=calls
+    )
+
+
+def answer(telling: Telling, line: ToldLine) -> None:
+    """Results of one or more calls of one message, at once or late, in any order."""
+    waiting = list(line.calls.values())
+    chosen = [telling.random.choice(waiting)]
+    beside = [one for one in waiting if line.round_of(one.id) == line.round_of(chosen[0].id) and one != chosen[0]]
+    chosen += telling.random.sample(beside, telling.random.randint(0, len(beside)))
+    entries = [{"result": telling.text()} for _ in chosen]
+    answers = tuple(one.id for one in chosen)
+    failed = tuple(id for id in answers if telling.happens(0.2))
+    _append(telling, line, "tool", event_sessions.MessageContent(tool_results=entries), answers=answers, failed=failed)
+
+
+def _append(
+    telling: Telling,
+    line: ToldLine,
+    role: str,
+    content: event_sessions.MessageContent,
+    *,
+    calls: tuple[tuple[str, str | None], ...] = (),
+    answers: tuple[str, ...] = (),
+    failed: tuple[str, ...] = (),
+    partial: bool = False,
+) -> None:
+    known, pinned = telling.happens(0.9), telling.happens(0.1)
+    # A call that was made in another stream has no place in this one: its result begins a round.
+    first = line.calls[answers[0]].version if answers else 0
+    facts = event_sessions.MessageAppended(
+        role=role,
+        position=len(line.said) + 1,
+        round=first if first > 0 else None,
+        before=line.newest,
+        tokens=telling.random.randint(3, 60) if known else None,
+        tokenizer=TOKENIZERS[0] if known else None,
+        calls=calls,
+        answers=answers,
+        failed=failed,
+        partial=partial,
+        synthetic=bool(failed) and telling.happens(0.5),
+        policy="pinned" if pinned else None,
+        usage=_usage(telling) if role == "assistant" else None,
+    )
+    version = telling.write(line.stream, "message.appended", facts, content)
+    if pinned:
+        telling.pinned.add((line.stream, version))
+    round = (line.stream, first if first > 0 else version)
+    line.say(Said(stream=line.stream, version=version, round=round, calls=calls, answers=answers))
+
+
+def _usage(telling: Telling) -> Usage:
+    return Usage(
+        input=telling.random.randint(1, 900),
+        cached_input=telling.random.choice((0, 100)),
+        cache_write=telling.random.choice((0, 20)),
+        output=telling.random.randint(0, 300),
+        reasoning=telling.random.choice((0, 7)),
+        cost=telling.random.choice((None, 12_345)),
+        model="gpt-5-mini",
+    )
+
+
+def rewind(telling: Telling, line: ToldLine) -> None:
+    """The newest messages, or all, are taken back."""
+    keep = max(0, len(line.said) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(line.said)))))
+    facts = line.rewind(keep, telling.versions[line.stream])
+    telling.write(line.stream, "message.retracted", facts, ReasonContent(reason=telling.text()))
+
+
+def pin(telling: Telling, line: ToldLine) -> None:
+    """A message is kept, or no longer."""
+    place, pinned = telling.random.choice(line.mine).place, telling.happens(0.7)
+    telling.write(line.stream, "message.pinned", event_sessions.MessagePinned(version=place[1], pinned=pinned))
+    (telling.pinned.add if pinned else telling.pinned.discard)(place)
+
+
+def count(telling: Telling, line: ToldLine) -> None:
+    """Some messages are counted by a tokenizer, perhaps again."""
+    versions = tuple(one.version for one in telling.random.sample(line.mine, min(3, len(line.mine))))
+    counts = tuple(telling.random.randint(3, 60) for _ in versions)
+    facts = event_sessions.TokensCounted(tokenizer=telling.random.choice(TOKENIZERS), versions=versions, counts=counts)
+    telling.write(line.stream, "tokens.counted", facts)
+
+
+def summarise(telling: Telling, line: ToldLine) -> None:
+    """Words for what has none yet, or for everything, in place of earlier ones; if there is nothing, one says more."""
+    covered = line.covered()
+    ends = [end for end in line.ends_of_rounds() if end > covered]
+    if not ends:
+        say(telling, line)
+        return
+    whole, last = telling.happens(0.4), telling.random.choice(ends)
+    first = 0 if whole else covered
+    stretches = line.stretches(first, last)
+    own = stretches.pop() if stretches[-1].stream == line.stream else event_sessions.Stretch(line.stream, 0, 0)
+    facts = event_sessions.SummaryMade(
+        summary=telling.ulid(),
+        first=own.first,
+        last=own.last,
+        at_version=telling.versions[line.stream],
+        messages=last - first,
+        tokens=telling.random.randint(3, 60),
+        tokenizer=TOKENIZERS[0],
+        shared=tuple(stretches),
+        replaces=tuple(one.version for one in line.own) if whole else (),
+    )
+    version = telling.write(line.stream, "summary.made", facts, event_sessions.SummaryContent(text=telling.text()))
+    made = Covering(stream=line.stream, version=version, first=first, last=last)
+    line.own = [made] if whole else [*line.own, made]
+
+
+def pack(telling: Telling, line: ToldLine) -> None:
+    """A model is about to be shown the newest messages; the pack names the one before it."""
+    shown, id = line.mine[-telling.random.randint(1, 5) :], telling.ulid()
+    pieces = [
+        PackedPiece(kind="conversation", id=f"m{one.version}", stream=one.stream, first=one.version, last=one.version)
+        for one in shown
+    ]
+    facts = ContextPacked(
+        pack=id,
+        call=id,
+        digest=telling.random.randbytes(32).hex(),
+        level="moderate",
+        layout="stable",
+        tokenizer=TOKENIZERS[0],
+        exact=True,
+        renderer=1,
+        settings="00" * 8,
+        budget=1_000,
+        asked=telling.random.choice((1_000, 2_000)),
+        used=telling.random.randint(1, 1_000),
+        window_stream=line.stream,
+        window_start=shown[0].version,
+        manifest=tuple(pieces),
+        left_out=(LeftOut(id="h1", kind="evidence", why="no_room"),) if telling.happens(0.3) else (),
+        truncated=len(line.said) - len(shown),
+        before=line.packed,
+    )
+    line.packed = telling.write(line.stream, "context.packed", facts, id=id)
+
+
+def check_told(ports: Ports, acting: Acting, story: ConversationStory) -> None:
+    """Assert that a story's session and every line of it read as they were told."""
+    session = ports.journal.load(acting.tenant, story.stream).session
+    assert session is not None
+    assert (session.status, session.generation) == (story.status, story.generation)
+    assert session.threads == tuple(sorted(story.lines))
+    assert {id: one.attempts for id, one in session.handovers.items()} == {
+        id: one.attempts for id, one in story.handovers.items()
+    }
+    for told in story.lines.values():
+        _check_line(ports, acting, told)
+        _check_messages(ports, acting, told, story.pinned)
+
+
+def _check_line(ports: Ports, acting: Acting, told: ToldLine) -> None:
+    line = ports.journal.load(acting.tenant, told.stream).line
+    assert isinstance(line, Line)
+    assert (line.messages, line.newest, line.floor) == (len(told.said), told.newest, told.floor), told.stream
+    assert (line.ended, line.fresh, line.shared) == (told.ended, told.fresh, told.shared), told.stream
+    assert (line.calls, line.packed) == (told.calls, told.packed), told.stream
+    made = ports.journal.span(acting.tenant, told.stream, Span(table="summaries", after=told.floor, limit=10_000))
+    assert [row["version"] for row in made if row["retired"] is None] == [one.version for one in told.own], told.stream
+    standing = [(one.stream, one.version) for one in summaries.summaries(ports, acting, told.stream)]
+    assert standing == [(one.stream, one.version) for one in told.standing()], told.stream
+
+
+def _check_messages(ports: Ports, acting: Acting, told: ToldLine, pinned: set[tuple[str, int]]) -> None:
+    places = [one.place for one in told.said]
+    backwards = [(one.stream, one.version) for one in read.places(ports, acting, told.stream)]
+    forwards = [(one.stream, one.version) for one in read.places_after(ports, acting, told.stream)]
+    assert (forwards, backwards) == (places, places[::-1]), told.stream
+    found = read.messages(ports, acting, told.stream)
+    assert [(one.stream, one.version) for one in found] == places
+    assert [one.pinned for one in found] == [place in pinned for place in places], told.stream
+    for one, message in zip(told.said, found, strict=True):
+        assert tuple(call.id for call in message.tool_calls) == tuple(id for id, _ in one.calls)
+        assert tuple(result.tool_call_id for result in message.tool_results) == one.answers
+    span = Span(table="messages", limit=10_000, pinned=True)
+    rows = ports.journal.span(acting.tenant, told.stream, span)
+    assert [row["version"] for row in rows] == sorted(version for stream, version in pinned if stream == told.stream)

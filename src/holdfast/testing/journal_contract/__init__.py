@@ -1,0 +1,36 @@
+"""The journal's contract as a pytest suite: what every backend promises, base and declared capabilities.
+
+Subclass `JournalContract` in a test module and give it a fixture `make_journal`, a function
+without arguments that returns a new, empty journal each time it is called:
+
+    class TestMyJournal(JournalContract):
+        @pytest.fixture
+        def make_journal(self, tmp_path):
+            numbers = itertools.count()
+            return lambda: MyJournal(tmp_path / f"{next(numbers)}.db")
+
+Nothing is skipped: a capability is declared, and then it works, or it is refused as unsupported.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.journal_contract.append import AppendContract
+from holdfast.testing.journal_contract.fixtures import dump, pushed, stored
+from holdfast.testing.journal_contract.maintenance import WholeContract
+from holdfast.testing.journal_contract.read import FindContract, ReadContract
+from holdfast.testing.journal_contract.sessions import ConversationContract, SessionContract
+from holdfast.testing.journal_contract.state import StateContract
+
+__all__ = ["JournalContract", "dump", "pushed", "stored"]
+
+
+class JournalContract(
+    AppendContract,
+    ReadContract,
+    FindContract,
+    ConversationContract,
+    SessionContract,
+    StateContract,
+    WholeContract,
+):
+    """Everything a journal promises."""

@@ -1,0 +1,240 @@
+"""The contract of reading: pages, bounds, tenants, states.
+
+The contract of finding: rows by declared columns, streams with work, who owns a stream and shows life.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.fold import fold_all
+from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.errors import Closed, NotFound, StaleEpoch
+from holdfast.flow.journal import artifacts
+from holdfast.ports.journal import Journal
+from holdfast.records.events import frames
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.journal import LeaseReleased, LeaseTaken
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_bytes, ulid_text
+from holdfast.records.reports import Query
+from holdfast.testing.generate_frames import Story
+from holdfast.testing.journal_contract.fixtures import ACTOR, OTHER, STREAM, Fixtures, pushed, stored
+from holdfast.testing.writer import Writer, note
+
+
+class ReadContract(Fixtures):
+    """Reading: pages, bounds, tenants, states."""
+
+    def test_pages_run_both_ways_to_the_end(self, writer: Writer, journal: Journal) -> None:
+        for number in range(25):
+            writer.append(STREAM if number % 2 else OTHER, note(str(number)))
+        forwards = stored(journal, limit=5) + stored(journal, after=5, limit=5) + stored(journal, after=10, limit=5)
+        backwards = stored(journal, backwards=True, limit=100)
+        assert [event.version for event in forwards] == list(range(1, 13))
+        assert backwards == forwards[::-1]
+        everything = journal.read(Query(tenant="default", limit=100))
+        assert [event.seq for event in everything] == list(range(1, 26))
+        assert journal.read(Query(tenant="default", limit=100, backwards=True)) == everything[::-1]
+        assert journal.read(Query(tenant="default", after=20, until=22)) == everything[20:22]
+        assert stored(journal, after=3, until=4) == forwards[3:4]
+
+    def test_types_can_be_asked_for(self, writer: Writer, journal: Journal) -> None:
+        for _ in range(3):
+            writer.append(ACTOR, pushed(writer), note())
+        for types, count in ((("app.noted",), 3), (("frame.pushed", "app.noted"), 6), (("frame.popped",), 0)):
+            for backwards in (False, True):
+                of_tenant = journal.read(Query(tenant="default", types=types, backwards=backwards))
+                assert len(of_tenant) == count
+                assert stored(journal, ACTOR, types=types, backwards=backwards) == of_tenant
+
+    def test_tenants_see_nothing_of_each_other(self, writer: Writer, journal: Journal) -> None:
+        other = Writer(journal, tenant="acme", user="bob")
+        placed = artifacts.prepare(other.ports, other.acting, b"body")
+        other.append(ACTOR, pushed(other), note(artifacts=[placed.name.hex()]), artifacts=[placed], key="k")
+        before = _answers(journal)
+        writer.append(STREAM, note())
+        assert _answers(journal)[1:] == before[1:]
+        assert before == ([], None, StreamState(), [], [], [])
+        with pytest.raises(NotFound):
+            journal.artifact("default", placed.name)
+        assert journal.tenants() == ["acme", "default"]
+
+    def test_streams_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
+        for name in ("c", "a", "b"):
+            writer.append(f"session/{name}", note())
+        assert [head.stream for head in journal.heads("default", "", 2)] == ["session/a", "session/b"]
+        assert [head.stream for head in journal.heads("default", "session/b", 2)] == ["session/c"]
+
+    def test_a_commit_moves_the_cursor_and_wakes_the_watchers(self, writer: Writer, journal: Journal) -> None:
+        calls: list[int] = []
+        unwatch = journal.watch(lambda: calls.append(1))
+        assert journal.position() == 0
+        writer.append(STREAM, note())
+        assert journal.position() == 1
+        unwatch()
+        writer.append(STREAM, note())
+        assert (journal.position(), len(calls)) == (2, 1)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_loading_gives_what_folding_gives(self, writer: Writer, journal: Journal, seed: int) -> None:
+        story = Story(Random(seed), writer.ports.ids)  # noqa: S311
+        for _ in range(120):
+            writer.append(ACTOR, *story.step())
+        events = [decode_event(event) for event in stored(journal, ACTOR, limit=10_000)]
+        assert journal.load("default", ACTOR) == fold_all(events)
+        assert journal.load("default", "actor/nobody") == StreamState()
+
+    def test_a_closed_journal_says_so(self, writer: Writer, journal: Journal) -> None:
+        writer.append(STREAM, note())
+        journal.close()
+        journal.close()
+        for call in (lambda: writer.append(STREAM, note()), lambda: stored(journal), journal.position, journal.tenants):
+            with pytest.raises(Closed):
+                call()
+
+
+def _answers(journal: Journal) -> tuple[Any, ...]:
+    """What the default tenant is told about things of which there are some elsewhere."""
+    return (
+        journal.read(Query(tenant="default")),
+        journal.head("default", ACTOR),
+        journal.load("default", ACTOR),
+        journal.by_key("default", ACTOR, "k"),
+        journal.subjects("default"),
+        [head for head in journal.heads("default", "", 10) if head.stream == ACTOR],
+    )
+
+
+class FindContract(Fixtures):
+    """Finding rows without knowing their stream, and owners without asking them."""
+
+    def test_a_row_is_found_by_each_column_that_its_table_declares(self, writer: Writer, journal: Journal) -> None:
+        frame, question, token = _suspended(writer, ACTOR)
+        _suspended(writer, "actor/other")
+        for column, value in (("frame_id", frame), ("question_id", question), ("token_id", token)):
+            ((stream, row),) = journal.find("default", "suspended_frames", column, value, b"", 10)
+            assert stream == ACTOR
+            assert (row["frame_id"], row["question_id"], row["token_id"]) == (frame, question, token)
+            assert journal.find("acme", "suspended_frames", column, value, b"", 10) == []
+            assert journal.find("default", "suspended_frames", column, bytes(len(value)), b"", 10) == []
+
+    def test_rows_are_found_in_pages_in_order_of_key(self, writer: Writer, journal: Journal) -> None:
+        made = sorted(_suspended(writer, f"actor/a{number % 3}")[0] for number in range(7))
+        found, after = [], b""
+        while page := journal.find("default", "suspended_frames", None, None, after, 3):
+            found += [row["frame_id"] for _, row in page]
+            after = page[-1][1]["frame_id"]  # type: ignore[assignment]
+        assert found == made
+
+    def test_a_lookup_that_would_read_a_whole_table_is_a_defect(self, journal: Journal) -> None:
+        for table in PROJECTIONS:
+            for column in table.columns:
+                if column not in table.found_by:
+                    with pytest.raises(AssertionError):
+                        journal.find("default", table.name, column, 1, b"", 1)
+
+    def test_streams_with_live_frames_are_listed_with_their_ends(self, writer: Writer, journal: Journal) -> None:
+        for name in ("actor/c", "actor/a", "actor/b"):
+            writer.append(name, pushed(writer), pushed(writer))
+        for _ in range(2):
+            _pop(writer, "actor/b")
+        _pop(writer, "actor/a")
+        writer.append(STREAM, note())
+        Writer(journal, tenant="acme").append("actor/theirs", pushed(writer))
+        first, second = journal.streams_with_work("default", 0, 10)
+        assert [first, second] == [journal.head("default", name) for name in ("actor/c", "actor/a")]
+        assert first.id < second.id
+        assert journal.streams_with_work("default", 0, 1) == [first]
+        assert journal.streams_with_work("default", first.id, 10) == [second]
+        assert journal.streams_with_work("default", second.id, 10) == []
+        assert journal.streams_with_work("nobody", 0, 10) == []
+
+    def test_tenants_with_live_frames_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
+        assert journal.tenants_with_work() == []
+        for name in ("b", "a", "idle", "done"):
+            other = Writer(journal, tenant=name)
+            for stream in ("actor/one", "actor/two"):
+                other.append(stream, note() if name == "idle" else pushed(writer))
+        for stream in ("actor/one", "actor/two"):
+            _pop(writer, stream, "done")
+        _pop(writer, "actor/one", "a")
+        assert journal.tenants_with_work() == ["a", "b"]
+
+    def test_the_versions_of_some_streams_are_those_of_their_heads(self, writer: Writer, journal: Journal) -> None:
+        writer.append(STREAM, note(), note())
+        writer.append(OTHER, note())
+        writer.append(ACTOR, note(), note(), note())
+        Writer(journal, tenant="acme").append(STREAM, note())
+        assert journal.versions("default", [STREAM, "session/none", ACTOR]) == {STREAM: 2, ACTOR: 3}
+        assert journal.versions("acme", (OTHER, STREAM)) == {STREAM: 1}
+        assert journal.versions("nobody", [STREAM]) == {}
+        assert journal.versions("default", []) == {}
+
+    def test_the_head_says_who_holds_the_lease(self, writer: Writer, journal: Journal) -> None:
+        writer.append(ACTOR, _taken(1, "w1"), pushed(writer), expected=0)
+        assert [event.epoch for event in stored(journal, ACTOR)] == [None, 1]
+        _owner(journal, 1, "w1")
+        writer.append(ACTOR, _taken(2, "w2"))
+        _owner(journal, 2, "w2")
+        with pytest.raises(StaleEpoch):
+            writer.append(ACTOR, _released(1, "w1"), epoch=1)
+        writer.append(ACTOR, _released(2, "w2"), epoch=2)
+        _owner(journal, 2, None)
+
+    def test_only_the_present_owner_gives_signs_of_life(
+        self, make_journal: Callable[[], Journal], writer: Writer, journal: Journal
+    ) -> None:
+        assert not journal.renew("default", ACTOR, 0)
+        writer.append(ACTOR, _taken(1, "w1"))
+        before = (journal.position(), journal.head("default", ACTOR))
+        assert journal.renewals("default", ACTOR) == 0
+        assert journal.renew("default", ACTOR, 1)
+        assert journal.renew("default", ACTOR, 1)
+        assert journal.renewals("default", ACTOR) == 2
+        assert (journal.position(), journal.head("default", ACTOR)) == before
+        assert not journal.renew("acme", ACTOR, 1)
+        writer.append(ACTOR, _taken(2, "w2"))
+        assert not journal.renew("default", ACTOR, 1)
+        assert journal.renew("default", ACTOR, 2)
+        writer.append(ACTOR, _released(2, "w2"), epoch=2)
+        assert not journal.renew("default", ACTOR, 2)
+        assert journal.renewals("default", ACTOR) == 3
+        assert journal.renewals("default", "actor/unknown") == 0
+
+
+def _owner(journal: Journal, epoch: int, holder: str | None) -> None:
+    head, state = journal.head("default", ACTOR), journal.load("default", ACTOR)
+    assert head is not None
+    assert (head.epoch, head.holder) == (state.epoch, state.holder) == (epoch, holder)
+
+
+def _taken(epoch: int, owner: str) -> Draft:
+    return Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner))
+
+
+def _released(epoch: int, owner: str) -> Draft:
+    return Draft(type="lease.released", facts=LeaseReleased(epoch=epoch, owner=owner))
+
+
+def _suspended(writer: Writer, stream: str) -> tuple[bytes, bytes, bytes]:
+    frame, question, token = writer.ports.ids.ulid(), writer.ports.ids.ulid(), secrets.token_bytes(32)
+    push = Draft(type="frame.pushed", facts=frames.FramePushed(frame=ulid_text(frame)))
+    facts = frames.FrameSuspended(
+        frame=ulid_text(frame), question=ulid_text(question), kind="input", prior="active", token=token.hex()
+    )
+    writer.append(stream, push, Draft(type="frame.suspended", facts=facts))
+    return frame, question, token
+
+
+def _pop(writer: Writer, stream: str, tenant: str = "default") -> None:
+    frame = next(iter(writer.ports.journal.load(tenant, stream).frames))
+    assert ulid_bytes(frame)
+    facts = frames.FramePopped(frame=frame, status="completed")
+    Writer(writer.ports.journal, tenant=tenant).append(stream, Draft(type="frame.popped", facts=facts))

@@ -1,0 +1,448 @@
+"""The contract of conversations: rows by place, events by id, states, whatever else is in the journal.
+
+The contract of sessions: listed by activity, page by page, by user and status, and found when idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.journal.codec import decode_event
+from holdfast.core.journal.fold import fold
+from holdfast.core.journal.tables import TABLES
+from holdfast.core.search.documents import TextSearch
+from holdfast.core.search.words import terms
+from holdfast.errors import Closed, Refused
+from holdfast.flow.journal import artifacts
+from holdfast.flow.journal.append import Decided
+from holdfast.flow.journal.verify import verify
+from holdfast.ports.journal import Journal
+from holdfast.records.batches import Row, SessionQuery, SessionRow, Span
+from holdfast.records.events import sessions as event_sessions
+from holdfast.records.events.envelope import Draft
+from holdfast.records.events.sessions import MessageAppended, MessageContent, ThreadOpened
+from holdfast.records.frames import StreamState
+from holdfast.records.ids import ulid_text
+from holdfast.records.reports import Query
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.usage import Usage
+from holdfast.testing.clock import FrozenClock
+from holdfast.testing.generate_sessions import TOKENIZERS, ConversationStory, check_told
+from holdfast.testing.journal_contract.fixtures import ACTOR, Fixtures, dump, pushed, stored
+from holdfast.testing.writer import Writer
+
+SPANNED = ("messages", "message_counts", "summaries")
+
+
+class ConversationContract(Fixtures):
+    """Conversations: what stands, in which order, for whom."""
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_loading_gives_what_folding_gives_after_every_step(
+        self, writer: Writer, journal: Journal, seed: int
+    ) -> None:
+        story = ConversationStory(Random(seed), writer.ports.ids)  # noqa: S311
+        states: dict[str, StreamState] = {}
+        for _ in range(25):
+            parts = story.step(2)
+            writer.write(*parts)
+            for part in parts:
+                state = states.get(part.stream, StreamState())
+                for event in stored(journal, part.stream, after=state.version, limit=1_000):
+                    state = fold(state, decode_event(event))
+                states[part.stream] = state
+                assert journal.load("default", part.stream) == state
+        assert all(states[line.stream].line is not None for line in story.lines.values())
+        assert journal.load("default", "session/nobody") == StreamState()
+
+    def test_a_journal_says_what_was_told_also_after_erasure_and_rebuilding(
+        self, writer: Writer, journal: Journal
+    ) -> None:
+        stories = _told(writer, steps=80)
+        for story in stories:
+            check_told(writer.ports, writer.acting, story)
+        live = dump(journal)
+        for subject in ("alice", "bob"):
+            assert artifacts.erase(writer.ports, writer.acting, subject).events
+        assert dump(journal) == live
+        assert verify(writer.ports).findings == ()
+        journal.rebuild()
+        assert dump(journal) == live
+        for story in stories:
+            check_told(writer.ports, writer.acting, story)
+
+    @pytest.mark.parametrize("table", SPANNED)
+    def test_a_span_is_what_its_bounds_say(self, writer: Writer, journal: Journal, table: str) -> None:
+        (story,) = _told(writer, steps=300, sessions=1)
+        _told(Writer(journal, tenant="acme"), steps=30)
+        random, found = Random(7), 0  # noqa: S311
+        for _ in range(150):
+            stream, span = random.choice(story.streams), _any_span(random, table)
+            rows = journal.span("default", stream, span)
+            assert rows == _expected(journal, stream, span), (stream, span)
+            found += len(rows)
+        assert found > 20
+
+    def test_a_span_shows_nothing_of_other_tenants_and_streams(self, writer: Writer, journal: Journal) -> None:
+        other = Writer(journal, tenant="acme")
+        (story,) = _told(other, steps=40, sessions=1)
+        everything = Span(table="messages", limit=1_000)
+        assert sum(len(journal.span("acme", stream, everything)) for stream in story.streams) > 10
+        writer.append(story.lines["main"].stream, Draft(type="thread.opened", facts=ThreadOpened()))
+        for stream in (*story.streams, "session/nobody", "session/s0/thread/nothing", ACTOR):
+            for table in SPANNED:
+                prefix = (TOKENIZERS[0],) if table == "message_counts" else ()
+                assert journal.span("default", stream, Span(table=table, prefix=prefix)) == []
+                assert journal.span("nobody", stream, Span(table=table, prefix=prefix)) == []
+
+    def test_an_event_is_found_by_its_id(self, writer: Writer, journal: Journal) -> None:
+        other = Writer(journal, tenant="acme", ids=writer.ports.ids)
+        _told(writer, steps=10)
+        _told(other, steps=10)
+        for tenant, stranger in (("default", "acme"), ("acme", "default")):
+            events = journal.read(Query(tenant=tenant, limit=1_000))
+            assert len(events) > 10
+            for event in events:
+                assert journal.event(tenant, event.id) == event
+                assert journal.event(stranger, event.id) is None
+                assert journal.event("nobody", event.id) is None
+        assert journal.event("default", bytes(16)) is None
+        assert journal.event("default", b"") is None
+
+    def test_the_line_of_a_frame_is_a_line(self, writer: Writer, journal: Journal) -> None:
+        stream = f"frame/{ulid_text(writer.ports.ids.ulid())}"
+        writer.append(stream, Draft(type="thread.opened", facts=ThreadOpened()), said(1), said(2))
+        line = journal.load("default", stream).line
+        assert line is not None
+        assert (line.messages, line.newest) == (2, 3)
+        assert [row["version"] for row in journal.span("default", stream, Span(table="messages"))] == [2, 3]
+        assert journal.sessions("default", SessionQuery()) == []
+
+    def test_a_line_that_begins_twice_is_refused_with_nothing_written(self, writer: Writer, journal: Journal) -> None:
+        opened = Draft(type="thread.opened", facts=ThreadOpened())
+        writer.append("session/s/thread/main", opened, said(1))
+        before = (dump(journal), journal.position(), journal.load("default", "session/s/thread/main"))
+        with pytest.raises(Refused):
+            writer.append("session/s/thread/main", said(2), opened)
+        assert (dump(journal), journal.position(), journal.load("default", "session/s/thread/main")) == before
+
+    @pytest.mark.parametrize("size", [300, 300_000])
+    def test_a_text_that_lies_in_an_artifact_is_found_until_it_is_erased(
+        self, writer: Writer, journal: Journal, size: int
+    ) -> None:
+        placed = artifacts.prepare(writer.ports, writer.acting, b"a heliotrope " + b"x" * size)
+        facts = MessageAppended(role="user", position=1, artifacts=(placed.name.hex(),))
+        content = MessageContent(parts=[{"type": "text", "artifact": placed.name.hex(), "whole": True}])
+        large = Draft(type="message.appended", facts=facts, content=content, subject="carol")
+        opened = Draft(type="thread.opened", facts=ThreadOpened())
+        writer.append("session/s/thread/main", opened, large, said(2), artifacts=[placed])
+        wanted = TextSearch(terms=terms("heliotrope"), now=1)
+        for _ in range(2):
+            # The one behind it is short, and found by the end of what was said before it as well.
+            assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
+            journal.rebuild()
+        artifacts.erase(writer.ports, writer.acting, "carol")
+        for _ in range(2):
+            assert journal.search("default", wanted) == []
+            journal.rebuild()
+
+    def test_frames_and_conversations_do_not_touch_each_other(self, writer: Writer, journal: Journal) -> None:
+        (story,) = _told(writer, steps=20, sessions=1)
+        before = [journal.load("default", stream) for stream in story.streams]
+        writer.append("actor/a/session/s0/thread/main", pushed(writer))
+        assert [journal.load("default", stream) for stream in story.streams] == before
+        assert all(state.frames == {} for state in before)
+        assert journal.load("default", "actor/a/session/s0/thread/main").line is None
+
+    def test_a_closed_journal_says_so_about_conversations(self, writer: Writer, journal: Journal) -> None:
+        _told(writer, steps=3, sessions=1)
+        journal.close()
+        for call in (
+            lambda: journal.event("default", bytes(16)),
+            lambda: journal.span("default", "session/s0", Span(table="messages")),
+            lambda: journal.sessions("default", SessionQuery()),
+            lambda: journal.idle_sessions("default", 0, "", 1),
+        ):
+            with pytest.raises(Closed):
+                call()
+
+
+def said(position: int, role: str = "user", **facts: Any) -> Draft:
+    """A message."""
+    made = MessageAppended(role=role, position=position, **facts)
+    return Draft(type="message.appended", facts=made, content=MessageContent(text="hello"))
+
+
+def _told(writer: Writer, *, steps: int, sessions: int = 2) -> list[ConversationStory]:
+    """Stories that were written in a few commits."""
+    ids = writer.ports.ids
+    stories = [ConversationStory(Random(n), ids, f"s{n}", ("alice", "bob")) for n in range(sessions)]  # noqa: S311
+    for story in stories:
+        for _ in range(0, steps, 10):
+            writer.write(*story.step(min(10, steps)))
+    return stories
+
+
+def _any_span(random: Random, table: str) -> Span:
+    first = random.choice((0, random.randint(0, 60)))
+    return Span(
+        table=table,
+        after=first,
+        until=random.choice((first - 1, first, first + random.randint(0, 40), 2**62)),
+        limit=random.choice((0, 1, 2, 7, 1_000)),
+        backwards=random.random() < 0.5,
+        prefix=(random.choice((*TOKENIZERS, *TOKENIZERS, "unknown")),) if table == "message_counts" else (),
+        pinned=table == "messages" and random.random() < 0.3,
+    )
+
+
+def _expected(journal: Journal, stream: str, span: Span) -> list[Row]:
+    """The same by looking at every row of the table."""
+    names = TABLES[span.table].key[:-1]
+    rows = [row for owner, name, row in journal.rows(span.table) if (owner, name) == ("default", stream)]
+    rows = [row for row in rows if tuple(row[name] for name in names) == span.prefix]
+    found = {int(row["version"] or 0): row for row in rows if not span.pinned or row["pinned"]}
+    within = sorted((place for place in found if span.after < place <= span.until), reverse=span.backwards)
+    return [found[place] for place in within[: span.limit]]
+
+
+STATUSES = ("open", "closing", "ended", "closed")
+STRANGE = ("a", "ab", "a/b", "a%2Fb", "née", "A", "a b", "..")
+"""Ids that begin alike, or are written in another way within a stream's name."""
+
+
+class SessionContract(Fixtures):
+    """Sessions as lists show them."""
+
+    @pytest.fixture
+    def clock(self, writer: Writer) -> FrozenClock:
+        """The writer's time, which is moved by hand."""
+        clock = writer.ports.clock
+        assert isinstance(clock, FrozenClock)
+        return clock
+
+    def test_the_most_recently_active_session_is_first(
+        self, writer: Writer, journal: Journal, clock: FrozenClock
+    ) -> None:
+        for name in "abc":
+            _open(writer, name)
+            clock.advance(5)
+        assert _names(journal) == ["c", "b", "a"]
+        _say(writer, "a")
+        assert _names(journal) == ["a", "c", "b"]
+        clock.advance(5)
+        # What is taken back, pinned or renamed is no sign of life.
+        retracted = event_sessions.MessageRetracted(first=2, last=2, spans=((2, 2),))
+        writer.append(_line("b"), Draft(type="message.retracted", facts=retracted))
+        writer.append(
+            Scope.session("c").text, Draft(type="session.changed", facts=event_sessions.SessionOpened(model="m"))
+        )
+        assert _names(journal) == ["a", "c", "b"]
+        assert [row.model for row in journal.sessions("default", SessionQuery())] == [None, "m", None]
+
+    def test_sessions_of_one_moment_have_an_order_too(self, writer: Writer, journal: Journal) -> None:
+        for name in STRANGE:
+            _open(writer, name)
+            _add(writer, name, "another", messages=1)
+        assert _names(journal) == list(STRANGE[::-1])
+        for limit in (1, 3):
+            assert [_id(row) for row in _pages(journal, limit)] == list(STRANGE[::-1])
+
+    def test_sessions_that_began_in_one_commit_are_told_apart(self, writer: Writer, journal: Journal) -> None:
+        opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(idle_timeout_ms=1))
+        line = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
+        parts = [(Scope.session(name).text, opened) for name in "abc"] + [(_line(name), line) for name in "abc"]
+        writer.write(*(Decided(stream=stream, events=(draft,)) for stream, draft in parts))
+        assert [_id(row) for row in _pages(journal, 1)] == ["c", "b", "a"]
+        # One without a line has never been active: it is in no list, and is not idle.
+        writer.append("session/without", opened)
+        assert _names(journal) == ["c", "b", "a"]
+        assert journal.idle_sessions("default", 2**60, "session/c", 10) == []
+
+    @pytest.mark.parametrize("limit", [1, 2, 7])
+    def test_pages_have_no_gaps_or_repeats_while_others_write(
+        self, writer: Writer, journal: Journal, clock: FrozenClock, limit: int
+    ) -> None:
+        quiet = [f"quiet{number}" for number in range(9)]
+        busy = [f"busy{number}" for number in range(4)]
+        for name in (*quiet[:5], *busy, *quiet[5:]):
+            _open(writer, name)
+            clock.advance(3)
+        seen: list[str] = []
+        for number, row in enumerate(_pages(journal, limit)):
+            seen.append(_id(row))
+            clock.advance(3)
+            _say(writer, busy[number % len(busy)])
+            if number < 3:
+                _open(writer, f"new{number}")
+        assert [name for name in seen if name in quiet] == quiet[::-1]
+        assert len(seen) == len(set(seen))
+        assert not [name for name in seen if name.startswith("new")]
+
+    def test_lines_are_counted_together_and_their_session_once(
+        self, writer: Writer, journal: Journal, clock: FrozenClock
+    ) -> None:
+        _open(writer, "s", messages=2)
+        _open(writer, "t", messages=1)
+        opened = clock.now_ms()
+        for thread in ("x", "y"):
+            clock.advance(10)
+            _add(writer, "s", thread, messages=3)
+        newest = clock.now_ms()
+        # Frames of an actor and messages of a frame are no lines of the session.
+        clock.advance(10)
+        writer.append("actor/a/session/s/thread/main", pushed(writer))
+        ours, others = journal.sessions("default", SessionQuery())
+        assert (ours.stream, ours.messages, ours.threads) == ("session/s", 8, 3)
+        assert ours.usage == Usage(input=80, output=16, cost=24)
+        assert (ours.opened_at, ours.active_at) == (opened, newest)
+        assert (others.stream, others.messages, others.threads) == ("session/t", 1, 1)
+        assert [row.stream for row in _pages(journal, 1)] == ["session/s", "session/t"]
+
+    def test_sessions_are_found_by_whoever_opened_them(self, writer: Writer, journal: Journal) -> None:
+        alice, bob = (Writer(journal, user=name, ids=writer.ports.ids) for name in ("alice", "bob"))
+        for owner, name in ((alice, "a1"), (bob, "b1"), (writer, "n1"), (alice, "a2")):
+            _open(owner, name)
+            _add(owner, name, "another", messages=1)
+        # Who says something later, or begins it anew, is not who opened it.
+        _say(bob, "a1")
+        for generation, owner in ((1, bob), (2, alice)):
+            anew = event_sessions.SessionOpened(generation=generation)
+            owner.append("session/a1", Draft(type="session.opened", facts=anew))
+        assert sorted(_names(journal, user="alice")) == ["a1", "a2"]
+        assert _names(journal, user="bob") == ["b1"]
+        assert _names(journal, user="nobody") == []
+        assert [_id(row) for row in _pages(journal, 1, user="alice")] == _names(journal, user="alice")
+
+    def test_whoever_was_erased_is_found_no_more_and_their_sessions_stay(
+        self, writer: Writer, journal: Journal
+    ) -> None:
+        for name in ("alice", "bob"):
+            _open(Writer(journal, user=name, ids=writer.ports.ids), f"of {name}", title="secret")
+        before = journal.sessions("default", SessionQuery())
+        artifacts.erase(writer.ports, writer.acting, "alice")
+        assert _names(journal, user="alice") == []
+        assert _names(journal, user="bob") == ["of bob"]
+        assert journal.sessions("default", SessionQuery()) == before
+        journal.rebuild()
+        assert journal.sessions("default", SessionQuery()) == before
+        _open(Writer(journal, user="alice", ids=writer.ports.ids), "of another alice")
+        assert _names(journal, user="alice") == ["of another alice"]
+        assert len({row.user for row in journal.sessions("default", SessionQuery())}) == 3
+
+    def test_sessions_are_found_by_status(self, writer: Writer, journal: Journal) -> None:
+        for status in STATUSES:
+            _open(writer, status)
+            _end(writer, status)
+        for status in STATUSES:
+            (row,) = journal.sessions("default", SessionQuery(status=status))
+            assert (row.stream, row.status) == (f"session/{status}", status)
+        assert journal.sessions("default", SessionQuery(status="unknown")) == []
+        assert sorted(row.status for row in _pages(journal, 3)) == sorted(STATUSES)
+
+    def test_tenants_do_not_see_each_others_sessions(self, writer: Writer, journal: Journal) -> None:
+        _open(Writer(journal, tenant="acme", user="carol"), "s", idle_timeout_ms=1)
+        assert journal.sessions("default", SessionQuery()) == []
+        assert journal.idle_sessions("default", 2**60, "", 10) == []
+        _open(writer, "s", messages=2, idle_timeout_ms=1)
+        _say(writer, "s")
+        (ours,), (theirs,) = (journal.sessions(tenant, SessionQuery()) for tenant in ("default", "acme"))
+        assert (ours.messages, theirs.messages) == (3, 1)
+        assert journal.sessions("default", SessionQuery(user="carol")) == []
+        assert journal.idle_sessions("default", 2**60, "", 10) == journal.idle_sessions("acme", 2**60, "", 10)
+        assert journal.sessions("nobody", SessionQuery()) == []
+
+    def test_a_session_is_idle_exactly_when_its_time_is_up(
+        self, writer: Writer, journal: Journal, clock: FrozenClock
+    ) -> None:
+        _open(writer, "s", idle_timeout_ms=1_000)
+        _open(writer, "for ever")
+        began = clock.now_ms()
+        clock.advance(400)
+        _add(writer, "s", "other", messages=1)
+        for newest in (began + 400, clock.now_ms()):
+            assert journal.idle_sessions("default", newest + 999, "", 10) == []
+            assert journal.idle_sessions("default", newest + 1_000, "", 10) == ["session/s"]
+        clock.advance(100)
+        _say(writer, "s")
+        assert journal.idle_sessions("default", began + 1_499, "", 10) == []
+        assert journal.idle_sessions("default", began + 1_500, "", 10) == ["session/s"]
+        settings = event_sessions.SessionOpened(idle_timeout_ms=2_000)
+        writer.append("session/s", Draft(type="session.changed", facts=settings))
+        assert journal.idle_sessions("default", began + 2_499, "", 10) == []
+        assert journal.idle_sessions("default", began + 2_500, "", 10) == ["session/s"]
+
+    def test_only_open_sessions_are_idle_and_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
+        for status in STATUSES:
+            _open(writer, status, idle_timeout_ms=1)
+            _end(writer, status)
+        for name in ("c", "a", "b"):
+            _open(writer, name, idle_timeout_ms=1)
+        wanted = ["session/a", "session/b", "session/c", "session/open"]
+        assert journal.idle_sessions("default", 2**60, "", 10) == wanted
+        assert journal.idle_sessions("default", 2**60, "session/a", 2) == wanted[1:3]
+        assert journal.idle_sessions("default", 2**60, "session/open", 2) == []
+
+
+def _line(session: str, thread: str = "main") -> str:
+    return Scope.thread(session, thread).text
+
+
+def _messages(count: int, first: int = 1) -> list[Draft]:
+    usage = Usage(input=10, output=2, cost=3)
+    made = [event_sessions.MessageAppended(role="assistant", position=first + n, usage=usage) for n in range(count)]
+    return [Draft(type="message.appended", facts=facts) for facts in made]
+
+
+def _open(writer: Writer, session: str, *, messages: int = 1, title: str | None = None, **settings: Any) -> None:
+    texts = () if title is None else ("title",)
+    content = None if title is None else event_sessions.SessionContent(title=title)
+    opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(texts=texts, **settings), content=content)
+    _add(writer, session, "main", messages=messages, before=(opened,))
+
+
+def _add(writer: Writer, session: str, thread: str, *, messages: int, before: tuple[Draft, ...] = ()) -> None:
+    added = Draft(type="thread.added", facts=event_sessions.ThreadAdded(thread=thread))
+    opened = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
+    writer.write(
+        Decided(stream=Scope.session(session).text, events=(*before, added)),
+        Decided(stream=_line(session, thread), events=(opened, *_messages(messages))),
+    )
+
+
+def _say(writer: Writer, session: str) -> None:
+    line = writer.ports.journal.load(writer.acting.tenant, _line(session)).line
+    assert line is not None
+    writer.append(_line(session), *_messages(1, line.messages + 1))
+
+
+def _end(writer: Writer, status: str) -> None:
+    """Bring a session that is named after a status into it."""
+    reset = status == "ended"
+    closing = Draft(type="session.closing", facts=event_sessions.SessionClosing(cause="close", reset=reset))
+    closed = Draft(type="session.closed", facts=event_sessions.SessionClosed(reset=reset))
+    drafts = {"open": [], "closing": [closing], "ended": [closing, closed], "closed": [closing, closed]}[status]
+    if drafts:
+        writer.append(Scope.session(status).text, *drafts)
+
+
+def _names(journal: Journal, **query: Any) -> list[str]:
+    return [_id(row) for row in journal.sessions("default", SessionQuery(**query))]
+
+
+def _id(row: SessionRow) -> str:
+    return str(parse_scope(row.stream).get("session"))
+
+
+def _pages(journal: Journal, limit: int, **query: Any) -> Iterator[SessionRow]:
+    wanted = SessionQuery(limit=limit, **query)
+    while page := journal.sessions("default", wanted):
+        assert len(page) <= limit
+        assert page[0].place < wanted.before, "a page begins where the one before ended"
+        yield from page
+        wanted = replace(wanted, before=page[-1].place)

@@ -1,0 +1,355 @@
+"""kill_everywhere: a program of yours, killed at every point that it passes, run again, and checked.
+
+    def run(hf, bank):
+        with hf.frame("refund 17", key="refund-17") as frame:
+            frame.run(bank.pay, 17, key="pay")
+
+    kill_everywhere(run, world=Bank, check=lambda hf, bank: bank.paid == [17],
+                    answer=lambda question, bank: not bank.paid)
+
+The points are before and after each call of the journal, reads as well. Intents and outcomes are appended to the
+journal, so there is a point right before and right after each thing that a program does between them: a tool's call
+in a turn, a function in `frame.run`. `killable` and `kill_point` add points inside of those.
+
+Death is an exception that no `except Exception` catches, and the journal of the dead client refuses everything from
+then on, in every thread. Only what holdfast does can be stopped so: a program's own `finally` still runs, as it would
+not after kill -9. Do there nothing that the world can see, or make it `killable`.
+
+One trial of `kill_everywhere`: a program from a new journal to its end, killed at most once on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.aio.executor import Threads
+from holdfast.aio.holdfast import AsyncHoldfast, open_async
+from holdfast.client.holdfast import Holdfast
+from holdfast.client.holdfast import open as open_sync
+from holdfast.connect import assemble, open_journal
+from holdfast.errors import InvalidValue, Waiting
+from holdfast.ports.journal import Journal
+from holdfast.records.recovery import QuestionInfo
+from holdfast.records.reports import Progress
+from holdfast.records.settings import Settings
+from holdfast.testing.clock import FrozenClock
+from holdfast.testing.faults import Died
+from holdfast.testing.lives import Life, Story
+
+JOURNALS: Final = ("sqlite", "memory")
+MISSED_SHARE: Final = 10
+
+
+class KillReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kill_everywhere` did."""
+
+    points: int
+    """Points that the program passes if nobody kills it."""
+    killed: int
+    """Points at which it was killed."""
+    runs: int
+    """How often it was run, in all."""
+    questions: int
+    """Questions that were answered."""
+
+
+def kill_everywhere(
+    run: Callable[..., Any],
+    *,
+    check: Callable[..., Any],
+    answer: Callable[..., Any] | None = None,
+    world: Callable[[], Any] | None = None,
+    open: Callable[[Path], Any] | None = None,
+    journal: str = "sqlite",
+    points: Iterable[int] | None = None,
+    runs: int = 10,
+    progress: Progress | None = None,
+    folder: Path | None = None,
+) -> KillReport:
+    """Run a program once for each point that it passes, kill it there, run it again to its end, and check the result.
+
+    `run(hf)` gets a client on a new journal; if it is an `async def`, an `AsyncHoldfast`. After its death, and after
+    `Waiting`, it is called again with a new client on the same journal, `runs` times at most, until it returns and no
+    question is open. So it must be a program that can be started again: the same keys, nothing kept in memory.
+
+    `check(hf)` raises, or gives False, if something is wrong. `answer(question)` gives True or False to approve or
+    not, or keyword arguments of `hf.answer`; None leaves the question open. `world()` makes what outlives processes,
+    a counting sink for example; it is then the last argument of `run`, `check` and `answer`.
+
+    Journals are SQLite files, with `durability="fast"`, as no power fails here. `journal="memory"` is ten times as
+    quick and passes the same points. The clock is frozen: it goes on by a second between lives and, if the program
+    waits for a time, to that time. `open(path)` makes other clients. `points` are the numbers of those to try, if not
+    all. With a `folder` the journal of a failure is left in it.
+
+    Raises `AssertionError` that names the point, and how to repeat only that one.
+    """
+    plan = Plan(run=run, check=check, answer=answer, world=world, open=open, journal=journal, runs=runs)
+    _check_plan(plan)
+    wanted = None if points is None else _numbers(points)
+    found = _tried(plan, None, folder)
+    reached = _reached(wanted, found.points)
+    for done, number in enumerate(reached, 1):
+        one = _tried(plan, number, folder)
+        found = KillReport(
+            points=found.points,
+            killed=found.killed + one.killed,
+            runs=found.runs + one.runs,
+            questions=found.questions + one.questions,
+        )
+        if progress is not None:
+            progress(done, len(reached))
+    _check_repeatable(len(reached), found.killed)
+    return found
+
+
+def _numbers(points: object) -> list[int]:
+    """The points that somebody wants tried. None at all would be a test that passes whatever the program does."""
+    if not isinstance(points, Iterable) or isinstance(points, str | bytes):
+        raise InvalidValue(f"points are the numbers of points, such as [17] or range(1, 200, 3), not {points!r:.40}.")
+    wanted = list(points)
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 1 for number in wanted):
+        raise InvalidValue("Points are whole numbers, counted from 1.")
+    if not wanted:
+        raise InvalidValue("points names no point, so the program would not be killed. Leave it out to try all.")
+    return sorted(set(wanted))
+
+
+def _reached(wanted: list[int] | None, passed: int) -> list[int]:
+    if wanted is None:
+        return list(range(1, passed + 1))
+    reached = [number for number in wanted if number <= passed]
+    if not reached:
+        raise InvalidValue(
+            f"The program passes {passed} points, and the first that is wanted is {wanted[0]}: it would not be killed. "
+            "Name points from 1 on, or leave points out to try all."
+        )
+    return reached
+
+
+def _check_repeatable(tried: int, killed: int) -> None:
+    """Tasks and threads may pass a few points more or less each time; a program that cannot be killed is no program."""
+    if tried - killed > 2 + tried // MISSED_SHARE:
+        raise AssertionError(
+            f"Of {tried} points the program came to {killed} when it was run again: it is not repeatable. "
+            "Let it do the same each time: no chance, no time of day, nothing that is kept between runs."
+        )
+
+
+def _check_plan(plan: Plan) -> None:
+    if asyncio._get_running_loop() is not None:
+        raise InvalidValue("kill_everywhere runs loops of its own. Call it from a plain test, not from an async one.")
+    if plan.journal not in JOURNALS:
+        raise InvalidValue(f"journal must be one of {', '.join(JOURNALS)}, not {plan.journal!r}.")
+    if plan.journal == "memory" and plan.open is not None:
+        raise InvalidValue("open makes a client for a file. Leave out journal='memory', or open.")
+    if is_async(plan.check) and not plan.is_async:
+        raise InvalidValue("check is async and run is not. Make both async, or check with a plain function.")
+    if plan.answer is not None and is_async(plan.answer):
+        raise InvalidValue("answer is a plain function of the question.")
+
+
+def _tried(plan: Plan, number: int | None, folder: Path | None) -> KillReport:
+    """One trial that went well; its folder is gone."""
+    place = Path(tempfile.mkdtemp(prefix=f"point-{number or 0}-", dir=folder))
+    trial = Trial(plan, number, place / "a.db")
+    try:
+        trial.play()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # pytest.fail raises no Exception.
+        lines = [f"{_where(trial.story)}: {error if isinstance(error, AssertionError) else repr(error)}"]
+        lines += [] if number is None else [f"Repeat only this with points=[{number}]."]
+        lines += [] if folder is None or plan.journal == "memory" else [f"The journal is {place / 'a.db'}."]
+        raise AssertionError("\n".join(lines)) from error
+    finally:
+        if folder is None or trial.well or plan.journal == "memory":
+            shutil.rmtree(place, ignore_errors=True)
+    story = trial.story
+    return KillReport(
+        points=story.passed, killed=int(story.died is not None), runs=trial.lives, questions=trial.answered
+    )
+
+
+def _where(story: Story) -> str:
+    return "Not killed" if story.died is None else f"Killed {story.died}"
+
+
+BETWEEN_LIVES_MS: Final = 1_000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kill_everywhere` was given."""
+
+    run: Callable[..., Any]
+    check: Callable[..., Any]
+    answer: Callable[..., Any] | None
+    world: Callable[[], Any] | None
+    open: Callable[[Path], Any] | None
+    journal: str
+    runs: int
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the program runs on a loop."""
+        return is_async(self.run)
+
+
+def is_async(fn: Any) -> bool:
+    """Whether it must be awaited."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+class _Lasting:
+    """A journal in memory that outlives its clients, as a file does."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def close(self) -> None:
+        pass
+
+
+class Trial:
+    """All lives of a program, and of the person who answers what it asks."""
+
+    def __init__(self, plan: Plan, die_at: int | None, path: Path) -> None:
+        self._plan, self._path = plan, path
+        self._clock = FrozenClock()
+        self._memory: Any = _Lasting(open_journal("memory:", Settings())) if plan.journal == "memory" else None
+        self._world = () if plan.world is None else (plan.world(),)
+        self.story = Story(die_at)
+        self.lives = self.answered = 0
+        self.well = False
+
+    def play(self) -> None:
+        """To the end; raises whatever is wrong."""
+        ended, waits = False, True
+        with self._open(self._path) as person:
+            while not ended or waits:
+                if self.lives == self._plan.runs:
+                    raise AssertionError(f"it was run {self.lives} times and has not come to its end.")
+                self._clock.advance(BETWEEN_LIVES_MS)
+                ended = self._lived()
+                waits = self._waits(person)
+            if self._checked(person) is False:
+                raise AssertionError("check gave False.")
+        self.well = True
+
+    # lives
+
+    def _lived(self) -> bool:
+        """One life; whether the program came to its end in it."""
+        self.lives += 1
+        life = Life(self.story)
+        live = self._live_on_a_loop if self._plan.is_async else self._live
+        try:
+            contextvars.copy_context().run(life.within, lambda: live(life))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if not life.dead and not _is_waiting(error):
+                raise
+            return False
+        return not life.dead
+
+    def _live(self, life: Life) -> None:
+        mortal = life.client((self._plan.open or self._open)(self._path))
+        try:
+            self._plan.run(mortal, *self._world)
+        finally:
+            try:
+                mortal.close()
+            except (Exception, Died):
+                if not life.dead:
+                    raise
+            finally:
+                life.bury(mortal)
+
+    def _live_on_a_loop(self, life: Life) -> None:
+        asyncio.run(self._live_async(life))
+
+    async def _live_async(self, life: Life) -> None:
+        loop = asyncio.get_running_loop()
+        # What the tasks of the dead say is nobody's business.
+        loop.set_exception_handler(lambda loop, told: None if life.dead else loop.default_exception_handler(told))
+        opened = await _awaited((self._plan.open or self._open_async)(self._path))
+        mortal, threads = life.client(opened._client), opened._threads
+        hf = AsyncHoldfast(mortal, threads)
+        try:
+            try:
+                await self._plan.run(hf, *self._world)
+            finally:
+                if not life.dead:  # Else at once and without an await, or other tasks would go on.
+                    await hf.close()
+        finally:
+            threads.close()
+            life.bury(mortal)
+
+    def _open(self, path: Path) -> Holdfast:
+        if self._memory is not None:
+            return Holdfast(assemble(self._memory, Settings(), self._clock))
+        return open_sync(path, durability="fast", clock=self._clock)
+
+    def _open_async(self, path: Path) -> Any:
+        if self._memory is not None:
+            return AsyncHoldfast(self._open(path), Threads())
+        return open_async(path, durability="fast", clock=self._clock)
+
+    # between lives
+
+    def _waits(self, person: Holdfast) -> bool:
+        """Answer what is asked, and let time pass for who waits for it; whether there was anything of the kind."""
+        views = [person.tenant(tenant) for tenant in person._ports.journal.tenants()]
+        found = [(view, question) for view in views for question in view.questions()]
+        later = [self._asked(view, question) for view, question in found if not question.answered]
+        self._clock.advance(max(0, max(later, default=0) - self._clock.now_ms()))
+        return bool(found)
+
+    def _asked(self, view: Holdfast, question: QuestionInfo) -> int:
+        """Have a question answered; gives the time when it need not be any more."""
+        given = None if self._plan.answer is None else self._plan.answer(question, *self._world)
+        if given is None:
+            until = question.until or question.expires_at
+            if until is None:
+                raise AssertionError(f"it asks {question.reason!r}, and nobody answers. Give answer=….")
+            return until
+        view.answer(question.id, **({"approve": given} if isinstance(given, bool) else given))
+        self.answered += 1
+        return 0
+
+    # in the end
+
+    def _checked(self, person: Holdfast) -> Any:
+        if is_async(self._plan.check):
+            return asyncio.run(self._checked_async())
+        if self._plan.open is None or self._plan.is_async:
+            return self._plan.check(person, *self._world)
+        with self._plan.open(self._path) as hf:
+            return self._plan.check(hf, *self._world)
+
+    async def _checked_async(self) -> Any:
+        async with await _awaited((self._plan.open or self._open_async)(self._path)) as hf:
+            return await self._plan.check(hf, *self._world)
+
+
+async def _awaited(made: Any) -> Any:
+    return await made if inspect.isawaitable(made) else made
+
+
+def _is_waiting(error: BaseException) -> bool:
+    """Whether the program only stopped to wait; a task group wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_waiting(part) for part in error.exceptions)
+    return isinstance(error, Waiting)

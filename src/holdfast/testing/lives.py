@@ -1,0 +1,190 @@
+"""The lives of a program: it passes points, dies at one of them, and does nothing after that.
+
+A `Story` counts the points over all lives of a program and says at which one it dies. A `Life` is one process in it:
+a client whose journal has a point before and after each call, and whose earlier lives everybody knows to be gone.
+`kill_point` and `killable` are for points that the journal does not see.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.client.holdfast import Holdfast
+from holdfast.errors import InvalidValue
+from holdfast.flow.frames.leases import Leases
+from holdfast.ports import Model
+from holdfast.records.batches import Batch
+from holdfast.records.models import Delta, ModelCall, ModelReply
+from holdfast.system import ProcessName
+from holdfast.testing.faults import Died, FaultPoints
+
+T = TypeVar("T")
+_LIFE: ContextVar[Life | None] = ContextVar("holdfast_life", default=None)
+
+
+class Story:
+    """All lives of a program, and the one point at which it dies; without one it lives on."""
+
+    def __init__(self, die_at: int | None = None) -> None:
+        self.die_at = die_at
+        self.passed = 0
+        self.died: str | None = None
+        self.gone: set[str] = set()
+        """The names of lives that are over."""
+        self.calls: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+
+class Life:
+    """One process of a story, from its start to its end or death."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.dead = False
+
+    def point(self, name: Callable[[], str]) -> None:
+        """Pass a point, or die there. After death every point is a death, in whatever thread."""
+        with self.story.lock:
+            if self.dead:
+                raise Died(f"called at {name()!r}, after death")
+            self.story.passed += 1
+            if self.story.passed != self.story.die_at:
+                return
+            self.dead = True
+            self.story.died = name()
+        raise Died(self.story.died)
+
+    def within(self, run: Callable[[], T]) -> T:
+        """Run something so that `kill_point` knows whose point it is, also in tasks and threads of holdfast's."""
+        _LIFE.set(self)
+        return run()
+
+    def client(self, opened: Holdfast) -> Holdfast:
+        """The same client, mortal."""
+        ports = opened._ports
+        journal: Any = _Mortal(ports.journal, self)
+        leases = _NamedLeases(journal, ports.clock, ports.settings.lease_ms, self.story.gone)
+        return Holdfast(replace(ports, journal=journal, leases=leases), opened._acting)
+
+    def bury(self, mortal: Holdfast) -> None:
+        """Let go of what a process would have let go of by ending: threads and files. Nothing is written."""
+        ports = mortal._ports
+        self.story.gone.add(ports.leases.name)
+        ports.leases.close()
+        ports.journal.close()
+
+
+class _Mortal(FaultPoints):
+    """A journal whose points are those of a life."""
+
+    def __init__(self, journal: Any, life: Life) -> None:
+        super().__init__(journal)
+        self._life = life
+
+    def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        life, story = self._life, self._life.story
+        if name == "renew":  # A thread's, at any time: it is no point of the program. The dead give no signs of life.
+            return lambda *args, **kwargs: not life.dead and call(*args, **kwargs)
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            with story.lock:
+                story.calls[name] += 1
+                number = story.calls[name]
+            life.point(lambda: f"before {name} #{number}{_written(args)}")
+            answer = call(*args, **kwargs)
+            life.point(lambda: f"after {name} #{number}{_written(args)}")
+            return answer
+
+        return guarded
+
+
+def _written(args: tuple[Any, ...]) -> str:
+    batch = args[0] if args else None
+    if not isinstance(batch, Batch):
+        return ""
+    return f" ({', '.join(event.type for part in batch.parts for event in part.events)})"
+
+
+class _Name(ProcessName):
+    """A process's name that knows which others are gone, on every platform and at once."""
+
+    def __init__(self, gone: set[str]) -> None:
+        super().__init__()
+        self._gone = gone
+
+    def surely_gone(self, name: str) -> bool:
+        return name in self._gone or super().surely_gone(name)
+
+
+class _NamedLeases(Leases):
+    """Leases under such a name: nobody has to watch a dead owner for the time of a lease."""
+
+    def __init__(self, journal: Any, clock: Any, lease_ms: int, gone: set[str]) -> None:
+        super().__init__(journal, clock, lease_ms)
+        self._process = _Name(gone)
+
+
+# points of a program's own
+
+
+def kill_point(name: str) -> None:
+    """A point of your own, as in a tool between two things that it does. Outside `kill_everywhere` it does nothing."""
+    life = _LIFE.get()
+    if life is not None:
+        life.point(lambda: name)
+
+
+class _MortalModel:
+    """A model with a point before and after each reply."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
+        kill_point(f"before reply of {self.name}")
+        answer = await self._model.reply(asked, say)
+        kill_point(f"after reply of {self.name}")
+        return answer
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+def killable(thing: Any) -> Any:
+    """A model, or a function such as a tool, with a point before and after each call; it does nothing after death."""
+    if callable(getattr(thing, "reply", None)):
+        return _MortalModel(thing)
+    if not callable(thing):
+        raise InvalidValue(f"killable takes a model or a function, not {type(thing).__name__}.")
+    name = getattr(thing, "__name__", type(thing).__name__)
+
+    @functools.wraps(thing)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        kill_point(f"before {name}")
+        answer = await thing(*args, **kwargs)
+        kill_point(f"after {name}")
+        return answer
+
+    @functools.wraps(thing)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        kill_point(f"before {name}")
+        answer = thing(*args, **kwargs)
+        kill_point(f"after {name}")
+        return answer
+
+    return awaited if inspect.iscoroutinefunction(thing) else called
