@@ -79,7 +79,6 @@ def test_every_pack_of_every_release_is_sent_again_as_it_was(
     [
         (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
         (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
-        (segments, "fenced", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),
         (rebuild, "MEMORY_LABEL", "Memories:"),

@@ -19,8 +19,8 @@ from holdfast.client import pack as client_pack
 from holdfast.client.files import file_parts
 from holdfast.client.frame_block import Block
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
-from holdfast.client.index import choices
 from holdfast.client.pack import ContextPack
+from holdfast.core.frames.questions import choices
 from holdfast.core.journal.codec import decode, decode_event, encode
 from holdfast.core.values import is_record_type, plain, typed
 from holdfast.core.wire.read import read

@@ -16,6 +16,7 @@ from holdfast.client import pack as client_context
 from holdfast.client.pack import ContextPack
 from holdfast.connect import summarizer_for
 from holdfast.core.frames import stack as frame_stack
+from holdfast.core.frames.questions import choices
 from holdfast.core.values import plain
 from holdfast.errors import BudgetTooSmall, InvalidValue, TokenNotFound
 from holdfast.flow.compaction import frames
@@ -166,17 +167,6 @@ def _text(value: object, what: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidValue(f"{what} must be a text.")
     return value
-
-
-def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
-    """What can be chosen, as a list of texts; what is recommended is one of them."""
-    if options is None:
-        return None
-    if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
-        raise InvalidValue("options must be a list of texts.")
-    if recommended is not None and recommended not in options:
-        raise InvalidValue(f"{recommended!r} is recommended and not among the options.")
-    return list(options)
 
 
 def _flag(value: object) -> bool | None:

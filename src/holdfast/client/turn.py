@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.client.frame import Frame
 from holdfast.client.steps import LOOK_EVERY, Ask, CallModel, CallTool, Done, Step
 from holdfast.client.turn_model import LOOPS, UNSEEN, ModelCalls, Shown
 from holdfast.core.frames.budgets import check_limits
 from holdfast.core.frames.questions import due
 from holdfast.core.journal.load import usage_of
-from holdfast.errors import FrameEnded, LimitExceeded, Refused, StepUnanswered, TurnLeft
+from holdfast.errors import FrameEnded, InvalidValue, LimitExceeded, Refused, StepUnanswered, TurnLeft
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.frames import questions, read
 from holdfast.flow.turns import calls, outcome, turns
@@ -27,7 +29,7 @@ from holdfast.flow.turns.append import Place
 from holdfast.flow.turns.calls import Beginning, Returned
 from holdfast.flow.turns.open import Opening, Terms
 from holdfast.flow.turns.outcome import reason_of
-from holdfast.flow.turns.tool_calls import MAY_HAVE, TORN, Ready, Settling, asked_by, noted, unknown
+from holdfast.flow.turns.tool_calls import MAY_HAVE, TORN, Ready, Settling, asked_by, unknown
 from holdfast.flow.turns.tool_rules import ToolRules
 from holdfast.flow.turns.turns import Known, View
 from holdfast.ports import Acting, Ports
@@ -474,3 +476,29 @@ class ToolCalls:
         self._turn._check_held()
         one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
         self.settling.ask_whether(one, why.removesuffix(MAY_HAVE))
+
+
+def noted(step: CallTool, value: Any) -> Any:
+    """A result, and a word if it is not of what the model had asked for: a person changed that, or approved more."""
+    if not step.edited:
+        return value
+    used = msgspec.json.encode(step.args).decode()
+    note = f"[A person changed the arguments of this call to {used}.]"
+    if _is_filled_in(step):
+        note = f"[This call was made with the arguments that a person approved: {used}.]"
+    if isinstance(value, str):
+        return f"{note}\n{value}"
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+        return [{"type": "text", "text": note}, *value]
+    return {"note": note, "result": value}
+
+
+def _is_filled_in(step: CallTool) -> bool:
+    """Whether all that the model gave is used, and something beside it."""
+    try:
+        wrote = step.request.args
+    except InvalidValue:
+        return False
+    if not isinstance(wrote, dict) or not isinstance(step.args, dict):
+        return False
+    return all(value is None or step.args.get(name) == value for name, value in wrote.items())

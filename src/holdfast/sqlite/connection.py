@@ -11,13 +11,12 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple
 
 import apsw
 
-from holdfast.core.journal.chain import content_mac
 from holdfast.errors import (
     Busy,
     Corrupt,
@@ -30,8 +29,6 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
-from holdfast.journal.sqlite.artifacts import row_digest
-from holdfast.journal.sqlite.schema import recognise
 
 Durability = Literal["full", "fast"]
 
@@ -51,10 +48,23 @@ def require_sqlite() -> None:
         )
 
 
+class FileFormat(NamedTuple):
+    """A kind of database file: how to recognise it, how to bring it to its newest schema, and what its SQL may call."""
+
+    recognise: Callable[[apsw.Connection, Path], int]
+    """Return the schema's number, 0 for an empty file; refuse a file of something else, untouched."""
+    prepare: Callable[[apsw.Connection, Path], None]
+    """Create or migrate the schema. Safe among several processes."""
+    functions: Mapping[str, tuple[Callable[..., apsw.SQLiteValue], int]] = {}
+    """Deterministic SQL functions by name, each with its number of arguments, -1 for any."""
+    not_a_database: str | None = None
+    """The message for a file that is no SQLite database at all; None for the default of `NotAJournal`."""
+
+
 def open_connection(
-    path: Path, *, durability: Durability, busy_ms: int, vfs: str | None, write: bool
+    path: Path, format: FileFormat, *, durability: Durability, busy_ms: int, vfs: str | None, write: bool
 ) -> apsw.Connection:
-    """A connection with every setting in force."""
+    """Open a connection with every setting in force; a connection that writes also prepares the schema."""
     flags = apsw.SQLITE_OPEN_READWRITE
     try:
         connection = apsw.Connection(os.fspath(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS)
@@ -62,9 +72,9 @@ def open_connection(
         raise translate(error) from error
     try:
         connection.set_busy_handler(patience(busy_ms))
-        connection.create_scalar_function("holdfast_mac", cast(Any, content_mac), 2, deterministic=True)
-        connection.create_scalar_function("holdfast_row", row_digest, -1, deterministic=True)
-        recognise(connection, path)
+        for name, (function, arguments) in format.functions.items():
+            connection.create_scalar_function(name, function, arguments, deterministic=True)
+        format.recognise(connection, path)
         write_ahead_log(connection, busy_ms)
         durable_commits(connection, durability)
         rarer_checkpoints(connection)
@@ -73,14 +83,29 @@ def open_connection(
         foreign_keys(connection)
         zero_what_is_deleted(connection)
         distrust_the_schema(connection)
-        if not write:
+        if write:
+            format.prepare(connection, path)
+        else:
             _set(connection, "query_only", 1)
     except BaseException as error:
         connection.close(True)
+        if isinstance(error, apsw.NotADBError) and format.not_a_database is not None:
+            raise NotAJournal(format.not_a_database.format(path=path)) from error
         if isinstance(error, apsw.Error):
             raise translate(error) from error
         raise
     return connection
+
+
+def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
+    """Look in one transaction: while another process creates a file, it is empty or whole, never in between."""
+    if connection.in_transaction:
+        return look()
+    connection.execute("BEGIN")
+    try:
+        return look()
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def create_file(path: Path) -> None:

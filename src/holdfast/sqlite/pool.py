@@ -22,10 +22,7 @@ from typing import Protocol
 import apsw
 
 from holdfast.errors import Closed, Refused
-from holdfast.journal.sqlite.schema import prepare
-from holdfast.journal.sqlite.statements import queries
-from holdfast.records.batches import Head
-from holdfast.sqlite.connection import Durability, ask, open_connection, rewrite_log, translate
+from holdfast.sqlite.connection import Durability, FileFormat, open_connection, rewrite_log, translate
 
 MAX_IDLE_READERS = 16
 FORK_PATIENCE = 1.0
@@ -35,8 +32,10 @@ FORK_POLL = 0.001
 class Connections:
     """Opens, lends, takes back and closes."""
 
-    def __init__(self, path: Path, *, durability: Durability, busy_ms: int, vfs: str | None) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, format: FileFormat, *, durability: Durability, busy_ms: int, vfs: str | None
+    ) -> None:
+        self._path, self._format = path, format
         self._durability: Durability = durability
         self._busy_ms = busy_ms
         self._vfs = vfs
@@ -77,33 +76,6 @@ class Connections:
             raise translate(error) from error
         finally:
             self._leave()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
-        if self.pinned is not None:
-            yield  # Within another one: its moment is this one's.
-            return
-        with self.reading() as connection:
-            # A snapshot begins with its first read, which is something that is asked for anyway.
-            ((self._pinned.position,),) = ask(connection, queries()["position"])
-            self._pinned.connection, self._pinned.heads = connection, {}
-            try:
-                yield
-            finally:
-                self._pinned.connection = self._pinned.heads = None
-
-    @property
-    def position(self) -> int:
-        """The cursor at which this thread's snapshot was taken."""
-        found: int = self._pinned.position
-        return found
-
-    @property
-    def heads(self) -> dict[tuple[str, str], Head | None] | None:
-        """Ends of streams that were read within this thread's snapshot; None outside of one."""
-        found: dict[tuple[str, str], Head | None] | None = getattr(self._pinned, "heads", None)
-        return found
 
     @property
     def pinned(self) -> apsw.Connection | None:
@@ -185,16 +157,9 @@ class Connections:
         unwatch_forks(self)
 
     def _open(self, *, write: bool) -> apsw.Connection:
-        connection = open_connection(
-            self._path, durability=self._durability, busy_ms=self._busy_ms, vfs=self._vfs, write=write
+        return open_connection(
+            self._path, self._format, durability=self._durability, busy_ms=self._busy_ms, vfs=self._vfs, write=write
         )
-        if write:
-            try:
-                prepare(connection, self._path)
-            except BaseException:
-                discard(connection)
-                raise
-        return connection
 
     def _make_durable(self, connection: apsw.Connection) -> None:
         """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""

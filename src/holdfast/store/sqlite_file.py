@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ import apsw
 
 from holdfast.errors import HoldfastError, NewerSchema, NotAJournal, OutcomeUnknown
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
-from holdfast.journal.sqlite.schema import in_one_moment
-from holdfast.sqlite import connection as settings
+from holdfast.sqlite.connection import Durability, FileFormat, in_one_moment
 from holdfast.sqlite.fts import TextIndex
-from holdfast.sqlite.pool import Connections, discard
+from holdfast.sqlite.pool import Connections
 
 APPLICATION_ID = 0x68667374  # "hfst"
 SCHEMA = 1
@@ -40,9 +38,9 @@ def queries() -> dict[str, str]:
 class StoreConnections(Connections):
     """A journal's connections, and what a fork does to them, for the file of a store."""
 
-    def __init__(self, path: Path, *, durability: settings.Durability, busy_ms: int) -> None:
+    def __init__(self, path: Path, *, durability: Durability, busy_ms: int) -> None:
         self._renew_turn()
-        super().__init__(path, durability=durability, busy_ms=busy_ms, vfs=None)
+        super().__init__(path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
         self.after_fork.append(self._renew_turn)
 
     def _renew_turn(self) -> None:
@@ -77,37 +75,6 @@ class StoreConnections(Connections):
             except apsw.Error:
                 pass  # The connection goes, and its transaction with it.
         self.drop_writer(suspect=committing)
-
-    def _open(self, *, write: bool) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE
-        connection = apsw.Connection(
-            os.fspath(self._path), flags=flags, vfs=self._vfs, statementcachesize=settings.STATEMENTS
-        )
-        try:
-            connection.set_busy_handler(settings.patience(self._busy_ms))
-            recognise(connection, self._path)
-            settings.write_ahead_log(connection, self._busy_ms)
-            settings.durable_commits(connection, self._durability)
-            settings.rarer_checkpoints(connection)
-            settings.stable_plans(connection)
-            settings.real_disk_flush(connection)
-            settings.foreign_keys(connection)
-            settings.zero_what_is_deleted(connection)
-            settings.distrust_the_schema(connection)
-            if write:
-                _prepare(connection, self._path)
-            else:
-                connection.pragma("query_only", 1)
-        except BaseException as error:
-            discard(connection)
-            if isinstance(error, apsw.NotADBError):
-                raise NotAJournal(
-                    f"{self._path} is no database. Give the path of a store, or of a new file."
-                ) from error
-            if isinstance(error, apsw.Error):
-                raise settings.translate(error) from error
-            raise
-        return connection
 
 
 def _prepare(connection: apsw.Connection, path: Path) -> None:
@@ -149,3 +116,8 @@ def _recognise(connection: apsw.Connection, path: Path) -> int:
             f"{path} is an SQLite database of something else. Give the path of a store, or of a new file."
         )
     return 0
+
+
+STORE_FILE = FileFormat(
+    recognise, _prepare, not_a_database="{path} is no database. Give the path of a store, or of a new file."
+)

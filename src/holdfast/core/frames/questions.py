@@ -6,6 +6,7 @@ resumed; its clock stands still meanwhile. Those of its ancestors are in `clocks
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from msgspec.structs import replace
@@ -256,3 +257,14 @@ def expired(question: Question, now: int) -> bool:
 def due(question: Question, now: int) -> bool:
     """Whether its frame can go on: it is answered, or its timer rang."""
     return question.answer is not None or (question.until is not None and now >= question.until)
+
+
+def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
+    """What can be chosen, as a list of texts; what is recommended is one of them."""
+    if options is None:
+        return None
+    if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
+        raise InvalidValue("options must be a list of texts.")
+    if recommended is not None and recommended not in options:
+        raise InvalidValue(f"{recommended!r} is recommended and not among the options.")
+    return list(options)

@@ -21,9 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.client.index import choices
-from holdfast.client.steps import CallTool
 from holdfast.core.frames.next_step import ToolStep
+from holdfast.core.frames.questions import choices
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.values import plain
 from holdfast.core.wire.tools import call_words
@@ -301,32 +300,6 @@ def unknown(text: str) -> Returned:
 def _said(*said: Any) -> str:
     told = [words for words in said if words is not None and words is not ERASED]
     return "".join(f" {words if isinstance(words, str) else msgspec.json.encode(words).decode()}" for words in told)
-
-
-def noted(step: CallTool, value: Any) -> Any:
-    """A result, and a word if it is not of what the model had asked for: a person changed that, or approved more."""
-    if not step.edited:
-        return value
-    used = msgspec.json.encode(step.args).decode()
-    note = f"[A person changed the arguments of this call to {used}.]"
-    if _is_filled_in(step):
-        note = f"[This call was made with the arguments that a person approved: {used}.]"
-    if isinstance(value, str):
-        return f"{note}\n{value}"
-    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
-        return [{"type": "text", "text": note}, *value]
-    return {"note": note, "result": value}
-
-
-def _is_filled_in(step: CallTool) -> bool:
-    """Whether all that the model gave is used, and something beside it."""
-    try:
-        wrote = step.request.args
-    except InvalidValue:
-        return False
-    if not isinstance(wrote, dict) or not isinstance(step.args, dict):
-        return False
-    return all(value is None or step.args.get(name) == value for name, value in wrote.items())
 
 
 # questions

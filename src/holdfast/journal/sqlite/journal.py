@@ -23,6 +23,7 @@ from holdfast.journal.sqlite import rebuild as sqlite_rebuild
 from holdfast.journal.sqlite import rows as sqlite_rows
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
+from holdfast.journal.sqlite.connections import JournalConnections
 from holdfast.journal.sqlite.rows import stored_event
 from holdfast.journal.sqlite.schema import read_secret
 from holdfast.journal.sqlite.statements import find, queries
@@ -34,7 +35,6 @@ from holdfast.records.frames import StreamState
 from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, ask, create_file, require_sqlite
-from holdfast.sqlite.pool import Connections
 
 _NEWEST = 2**62
 _JSON = msgspec.json.Encoder()
@@ -60,7 +60,7 @@ class SqliteJournal:
         # SQLite keeps its log beside the file that a link leads to.
         self.path = path = path.resolve()
         create_file(path)
-        self.connections = Connections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
+        self.connections = JournalConnections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
         self.files = ArtifactFiles(path.with_name(path.name + "-artifacts"))
         self._watchers: list[Callable[[], None]] = []
         self._secret: bytes | None = None

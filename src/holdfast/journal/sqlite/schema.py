@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 
 from holdfast.errors import Corrupt, NewerSchema, NotAJournal
 from holdfast.journal.sqlite.statements import migrations, queries
+from holdfast.sqlite.connection import in_one_moment
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
@@ -45,17 +45,6 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
 def recognise(connection: apsw.Connection, path: Path) -> int:
     """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
     return in_one_moment(connection, lambda: _recognise(connection, path))
-
-
-def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
-    """What is seen in one transaction: while another process makes a file, it is empty or whole, never in between."""
-    if connection.in_transaction:
-        return look()
-    connection.execute("BEGIN")
-    try:
-        return look()
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def _recognise(connection: apsw.Connection, path: Path) -> int:
