@@ -33,7 +33,7 @@ COMMANDS = {
         more="Without a PATH it is agent.db in this folder, made if it is not there. Ctrl-C while it answers stops it, "
         "and ends the chat at the prompt. Input that is no terminal is taken line by line. Type /help for more.",
     ),
-    "log": Command("show:log", "Show what happened, and follow it."),
+    "log": Command("log:log", "Show what happened, and follow it."),
     "stack": Command(
         "stack:stack",
         "Show the live frames as a tree.",
@@ -56,7 +56,7 @@ COMMANDS = {
         "them whole.",
     ),
     "why": Command(
-        "why:why",
+        "pack:why",
         "Show why a model knows a fact or not, and what to do about it.",
         "[PATH] SESSION FACT",
         "Only looks. FACT is found by its words, whatever their case and blanks. One that begins with a hyphen is "
@@ -89,7 +89,7 @@ COMMANDS = {
         "A journal must be there already; a store is made if it is not.",
     ),
     "state ls": Command(
-        "state_lists:ls",
+        "state:ls",
         "Show the entries of a scope, or the scopes that have any.",
         "[PATH] [SCOPE]",
         "Where HOLDFAST_URL names the journal, write --scope SCOPE.",
@@ -107,20 +107,20 @@ COMMANDS = {
         "A QUERY that begins with a hyphen is written after --.",
     ),
     "state history": Command(
-        "state_lists:history",
+        "state:history",
         "Show what a key held, newest first.",
         "[PATH] SCOPE KEY",
         "Only looks. What was deleted or erased says so.",
     ),
     "state graph": Command(
-        "state_graph:graph",
+        "state:graph",
         "Show what a key is connected with, as a tree.",
         "[PATH] SCOPE KEY",
         "Only looks. Each key is shown once, by a shortest way.",
     ),
     "questions": Command("questions:questions", "Show the questions that wait for an answer."),
     "answer": Command(
-        "answer:answer",
+        "questions:answer",
         "Answer a question by its id, or with its link token.",
         "[PATH] QUESTION",
         "The work goes on when its owner runs again. One question has one answer; the same one again changes nothing.",
@@ -147,7 +147,7 @@ COMMANDS = {
         "It is not sent, and its lane goes on. It cannot be undone.",
     ),
     "effects run": Command(
-        "effects_run:run",
+        "effects:run",
         "Give effects to their sinks.",
         more="Goes on until Ctrl-C unless --once is given. Built-in sinks and the webhooks that are named are worked "
         "on; effects for others are left alone. A webhook's secret is read from the environment.",
