@@ -1,22 +1,25 @@
 """holdfast: durable state and bounded context for LLM agents.
 
-    records/    nouns: frozen records, no I/O
-    core/       verbs: pure functions from records to records
-    ports.py    what the flows need from outside, as Protocols; journal_port.py the journal's
-    ambient.py  the clock and randomness, read here and nowhere else
-    flow/       one plain function per operation: load, decide, append, fold
-    journal/    backends: memory, sqlite; store/ those of state
-    model/      models over HTTP and scripted, tokenizers, prices, summarizers, embedders
-    connect.py  the composition root: a URL becomes ports
-    client/     Holdfast, its sessions, turns, frames, packs, state; aio/ the same for asyncio
-    runtime/    agents, tools, what is taken up, how it ends
-    windows.py, migrating.py  for callers who hold a list of messages themselves
-    documents.py, fetching.py, telemetry.py, webhook.py  what a client may be given
-    cli/        the command line
-    testing/    the public kit: contracts, faults, clocks, the simulated disk
+    records/     nouns: frozen records, no I/O
+    core/        verbs: pure functions from records to records
+    ports/       the Protocols that flows depend on; the journal's own in ports/journal.py
+    flow/        one plain function per operation: load, decide, append, fold
+    sqlite/      connections, text index and vectors, shared by journal and store
+    journal/     backends of the journal: memory, sqlite
+    store/       backends of state: memory, files, SQLite, Redis, Cozo
+    model/       models over HTTP and scripted, tokenizers, prices, summarizers, embedders
+    connect.py   the composition root: a URL becomes ports
+    system.py    the clock and randomness, read here and nowhere else
+    client/      Holdfast, its sessions, turns, frames, packs, state; aio/ the same for asyncio
+    runtime/     agents and tools: recovery at start, draining at the end
+    windows.py   for callers who keep their own list of messages
+    extras/      optional extensions: documents, https, opentelemetry, webhook, dual_write
+    cli/         the command line
+    testing/     the public kit: contracts, faults, clocks, the simulated disk
 
 Imports point one way:
 cli → testing → runtime → aio → client → connect → flow | journal | store | model → ports → core → records → errors.
+
 """
 
 from importlib import import_module as _import_module
@@ -413,7 +416,7 @@ __all__ = [
 ]
 
 
-# What takes longer to import than all the rest, or is not needed by everybody: only who asks for it pays.
+# Imported on first use: slow to import, or not needed by every program.
 _LATER = {
     "Agent": "holdfast.runtime.agent",
     "AgentEvent": "holdfast.runtime.reply",

@@ -1,4 +1,4 @@
-"""`python -m holdfast`: the command line, also where its script is on no path."""
+"""Run the command line with `python -m holdfast`, even if the `holdfast` script is not on the PATH."""
 
 from holdfast.cli.main import run
 

@@ -1,8 +1,8 @@
-"""The composition root: a URL becomes ports. The only file that names a backend.
+"""The composition root: a URL becomes ports, or a store with its rules. The only module that names a backend.
 
-Settings come from the call, else from the environment, else from their defaults.
+Settings come from the call, else from the environment, else from their defaults. Only the requested
+backend is imported.
 
-The composition root of stores: a URL becomes a store with its rules. Only the backend asked for is imported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WHOLE = 100
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may bring beside its journal."""
+    """The optional extensions that a client may be given in addition to its journal."""
 
     tokenizer: Any = None
     prices: Any = None
@@ -62,7 +62,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_from_environment(environment: dict[str, str] | None = None) -> Settings:
-    """Every `HOLDFAST_…` variable that names a setting."""
+    """Return the settings that `HOLDFAST_…` variables of the environment name; others keep their defaults."""
     source = os.environ if environment is None else environment
     given: dict[str, int] = {}
     for name in Settings.__struct_fields__:
@@ -85,7 +85,7 @@ _AT_LEAST_ONE = frozenset(
 
 
 def check_settings(settings: Settings) -> Settings:
-    """Settings that can be worked with; refuses others by name."""
+    """Return the settings if every value is usable; refuse any other value by name."""
     if not isinstance(settings, Settings):
         raise InvalidValue(f"settings must be holdfast.Settings, not {type(settings).__name__}.")
     for name in Settings.__struct_fields__:
@@ -99,7 +99,7 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def open_journal(url: str | os.PathLike[str], settings: Settings, durability: str = "full") -> Journal:
-    """`memory:`, a path, or `sqlite:///path`."""
+    """Open the journal at `memory:`, a path, or `sqlite:///path`."""
     if durability not in DURABILITIES:
         raise InvalidValue(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}.")
     text = text_of(url)
@@ -113,14 +113,14 @@ def open_journal(url: str | os.PathLike[str], settings: Settings, durability: st
 
 
 def text_of(url: object) -> str:
-    """A path or URL as text."""
+    """Return a path or URL as text."""
     if not isinstance(url, str | os.PathLike) or not os.fspath(url) or not isinstance(os.fspath(url), str):
         raise InvalidValue("Give the path of a journal file, or 'memory:'.")
     return str(os.fspath(url))
 
 
 def file_path(text: str) -> Path:
-    """The file that a path or URL names."""
+    """Return the file that a path or URL names."""
     scheme, separator, _ = text.partition("://")
     if not separator:
         if text == ":memory:":
@@ -149,7 +149,7 @@ def _path(text: str) -> Path:
 
 
 class LazyModels:
-    """The models port: loaded when tokens are first counted, so that who counts none pays nothing."""
+    """The models port, loaded when tokens are first counted, so that programs that count none pay nothing."""
 
     def __init__(self, tokenizer: str | Tokenizer | Callable[[str], int] | None = None) -> None:
         self._given = tokenizer
@@ -163,26 +163,26 @@ class LazyModels:
         return self._known
 
     def info(self, model: str | None) -> ModelInfo:
-        """What is known about a model."""
+        """Return the known facts about a model."""
         return self._models().info(model)
 
     def tokenizer(self, name: str | None = None) -> Tokenizer:
-        """A tokenizer by name, or the one that this client was opened with."""
+        """Return a tokenizer by name, or the one that this client was opened with."""
         return self._models().tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """What tokens that are estimated for a model are to be multiplied by."""
+        """Return the factor by which estimated tokens of a model are multiplied, or None."""
         return self._models().calibration(model, tokenizer, tenant=tenant)
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
-        """How many tokens a request was estimated to have, and had."""
+        """Record the estimated and the reported tokens of a request."""
         self._models().note(model, estimated, reported, tokenizer, tenant=tenant)
 
 
 def prices_for(given: Any) -> Callable[[str | None, Usage], int | None]:
-    """Whatever may give prices, as the port; without any, list prices, read when a call has first ended."""
+    """Return a price function for `given`; without one, list prices, loaded when the first call has ended."""
     if given is None:
         return _list_price
     from holdfast.model.prices import prices
@@ -197,7 +197,7 @@ def _list_price(model: str | None, usage: Usage) -> int | None:
 
 
 def model_for(text: str) -> Model:
-    """A language model by its name; see model/choosing.py. `scripted` needs no key and answers by itself."""
+    """Return a language model by its name; see model/choosing.py. `scripted` needs no key: it replies by itself."""
     if text == "scripted":
         from holdfast.model.scripted import Scripted
 
@@ -208,14 +208,14 @@ def model_for(text: str) -> Model:
 
 
 def summarizer_for(given: Any, count: Callable[[str], int]) -> Summarizer:
-    """Whatever may summarise, as the port; the built-in one counts with `count`."""
+    """Return a Summarizer made from `given`; the built-in one counts tokens with `count`."""
     from holdfast.model.summarizers import summarizer
 
     return summarizer(given, count=count)
 
 
 def embedder_for(given: Any) -> Embedder | None:
-    """Whatever may embed, as the port."""
+    """Return an Embedder made from `given`, or None without one."""
     if given is None:
         return None
     from holdfast.model.embedders import embedder
@@ -224,7 +224,7 @@ def embedder_for(given: Any) -> Embedder | None:
 
 
 def check_memory(memory: Any) -> Any:
-    """Something with a `take` that is done when it returns: one that must be awaited would be lost here."""
+    """Return `memory` if it has a synchronous `take`; refuse a coroutine, which would never be awaited here."""
     take = getattr(memory, "take", None)
     if memory is not None and (not callable(take) or inspect.iscoroutinefunction(take)):
         raise InvalidValue(
@@ -235,20 +235,23 @@ def check_memory(memory: Any) -> Any:
 
 
 def check_callable(name: str, given: Any, method: str) -> None:
-    """A name, a function, or something with a method; whatever it is worth is found out when it is used."""
+    """Refuse anything but a function, an object with `method`, or (for the tokenizer) a name.
+
+    Only the shape is checked; errors inside it appear when it is used.
+    """
     text = isinstance(given, str) and name == "tokenizer"
     if given is not None and not text and not callable(given) and not callable(getattr(given, method, None)):
         raise InvalidValue(f"{name} must be a function, or have a method {method}, not {type(given).__name__}.")
 
 
 def check_port(name: str, given: Any, method: str) -> None:
-    """Something with a method; a class, or a function, is not yet one."""
+    """Refuse anything but an instance with `method`; a class or a plain function does not count."""
     if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
         raise InvalidValue(f"{name} must have a method {method}, not be {given!r:.80}.")
 
 
 def check_strategies(given: Any) -> dict[str, Callable[..., Any]]:
-    """Ways of compacting by name, each a function."""
+    """Return compaction strategies by name; each must be callable and must not replace a built-in one."""
     named = {} if given is None else given
     if not isinstance(named, dict) or not all(isinstance(name, str) and callable(made) for name, made in named.items()):
         raise InvalidValue("strategies must be a mapping from names to functions.")
@@ -267,7 +270,7 @@ def assemble(
     ids: Ids | None = None,
     beside: Beside | None = None,
 ) -> Ports:
-    """A journal with everything around it."""
+    """Return ports around a journal, with every other part made from `beside` or from defaults."""
     clock = clock or SystemClock()
     beside = beside or Beside()
     return Ports(
@@ -298,7 +301,6 @@ def assemble(
 
 
 def _empty(settings: Settings) -> Excerpt:
-    """A journal for what is only looked at."""
     from holdfast.journal.memory.journal import MemoryJournal
 
     return MemoryJournal(settings)
@@ -313,7 +315,7 @@ def connect(
     ids: Ids | None = None,
     beside: Beside | None = None,
 ) -> Ports:
-    """Ports for a URL."""
+    """Open the journal at a URL and return its ports."""
     settings = check_settings(settings or settings_from_environment())
     if beside is not None:
         check_hook(beside.redact)
@@ -336,7 +338,7 @@ def restore(
     seq: int | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """A backup as a journal at a new path, whole or up to one cursor; returns the number of its last event."""
+    """Restore a backup to a new path, whole or up to one cursor; return the cursor of its last event."""
     source_path, target_path = file_path(text_of(backup)), file_path(text_of(into))
     if not source_path.is_file() or not source_path.stat().st_size:
         raise NotFound(f"There is no backup at {source_path}.")
@@ -354,7 +356,7 @@ def restore(
 
 
 def refuse_leftovers(path: Path) -> None:
-    """A new file must be new altogether: an old log beside it would be replayed over it."""
+    """Refuse a path with leftovers of an earlier journal: SQLite would replay an old log over the new file."""
     for end in ("", "-wal", "-shm", "-journal", "-artifacts"):
         beside = path.with_name(path.name + end)
         if beside.exists():
@@ -379,7 +381,7 @@ def _restore_until(source: Ports, target_path: Path, seq: int, progress: Progres
 
 
 def known_settings() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Every setting, for the documentation and `holdfast doctor`."""
+    """Return every setting, for the documentation and `holdfast doctor`."""
     return msgspec.structs.fields(Settings)
 
 
@@ -395,10 +397,10 @@ def open_storage(
     clock: Clock | None = None,
     options: dict[str, Any] | None = None,
 ) -> Storage:
-    """A store with its rules. `options` are those that only some backends take."""
+    """Open a store with its rules. `options` are those that only some backends take."""
     settings = check_settings(settings_from_environment() if settings is None else settings)
     given = {name: value for name, value in (options or {}).items() if value is not None}
-    # The store comes last: whatever is refused before it leaves nothing open behind.
+    # The store is opened last, so that a refusal of another argument leaves nothing open.
     embeds, text = embedder_for(embedder), _text(url)
     return Storage(
         store=_open(text, settings, given),
@@ -494,7 +496,7 @@ _BACKENDS: dict[str, tuple[_Opening, tuple[str, ...]]] = {
 
 
 def _store_path(text: str) -> Path:
-    """The path behind `scheme:///relative` or `scheme:////absolute`, in printable characters."""
+    """Return the path in `scheme:///relative` or `scheme:////absolute`; it must be printable."""
     scheme = text.partition(":")[0]
     try:
         parts = urlsplit(text)
@@ -511,6 +513,5 @@ def _store_path(text: str) -> Path:
 
 
 def _without_secrets(text: str) -> str:
-    """A URL that can be shown."""
     head, at, tail = text.rpartition("@")
     return f"{head.split('://')[0]}://…@{tail}" if at and "://" in head else text

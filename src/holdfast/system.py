@@ -1,4 +1,4 @@
-"""The only place that reads the clock and asks for randomness. Everything else is given them."""
+"""The system clock and randomness. Only this module reads them; all other code receives them as arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ one_at_a_time(threading.RLock())
 
 
 class SystemClock:
-    """The machine's time."""
+    """The machine's clock."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """ULIDs that only ever grow, whatever the clock does, and fresh salts."""
+    """A source of fresh salts and of ULIDs that always increase, even if the clock goes back."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,24 +54,24 @@ class SystemIds:
         return os.urandom(SALT_BYTES)
 
     def after_fork(self) -> None:
-        """Parent and child must not count on from the same id."""
+        """Start over, so that parent and child do not continue from the same id."""
         self._lock = threading.Lock()
         self._previous = 0
 
 
 class ProcessName:
-    """Who this process is, for others to see: a place, a number and a start that no other process shares."""
+    """The name of this process for other processes: machine, process id, start time and a random suffix."""
 
     def __init__(self) -> None:
         self.after_fork()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A child is somebody else."""
+        """Choose a new name: a forked child is another process."""
         self.name = f"{_place()}:{os.getpid()}:{_started(os.getpid())}:{os.urandom(4).hex()}"
 
     def surely_gone(self, name: str) -> bool:
-        """Whether a process of this very machine is known to have ended; of any other, nothing is known."""
+        """Return True if the named process ran on this machine and is known to have ended, else False."""
         pieces = name.split(":")
         if len(pieces) != 4 or pieces[0] != _place() or pieces[0] == _UNKNOWN or name == self.name:
             return False
@@ -83,7 +83,7 @@ _UNKNOWN = "elsewhere"
 
 @cache
 def _place() -> str:
-    """This boot of this machine and this space of process numbers, hashed; unknown where Linux does not say."""
+    """Return a hash of this boot and process-id namespace; a constant where Linux does not provide them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = Path("/proc/self/ns/pid").stat().st_ino
@@ -93,7 +93,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; nothing if there is none (a zombie has ended, too)."""
+    """Return a process's start time in ticks since boot, or "" if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -102,7 +102,7 @@ def _started(pid: int) -> str:
 
 
 class Renewable(Protocol):
-    """Something with locks or counters that a forked child must not inherit."""
+    """An object with locks or counters that a forked child must not inherit."""
 
     def after_fork(self) -> None: ...
 
@@ -111,7 +111,7 @@ _RENEWABLE: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renew_in_child(one: Renewable) -> None:
-    """Call `after_fork` in every forked child, as long as the object lives."""
+    """Call `after_fork` of an object in every forked child, for as long as the object lives."""
     _RENEWABLE.add(one)
 
 

@@ -1,3 +1,3 @@
-"""The release, in one place."""
+"""The version of holdfast, defined in one place."""
 
 __version__ = "0.1.0"

@@ -1,10 +1,11 @@
-"""Windows for those who keep their own list of messages: hand it in, get back what fits, keep the list.
+"""Windows over a list of messages that the caller keeps: pass the list in, get back the messages that fit.
 
-    client.chat.completions.create(model=model, messages=holdfast.sliding(history, max_tokens=8_000, model=model))
+    client.chat.completions.create(model=model, messages=holdfast.slide_window(history, max_tokens=8_000, model=model))
 
 The list holds messages of OpenAI's chat completions as dicts or a provider's objects, or holdfast's own
-`Message`. What comes back is a list of the same kind, with the very same objects wherever nothing had to
-be changed, and its `window` says what was left out, shortened or repaired. Nothing is stored anywhere.
+`Message`. The result is a list of the same kind, with the very same objects wherever nothing had to be
+changed; its `window` lists what was left out, shortened or repaired. Nothing is stored.
+
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ T = TypeVar("T")
 Counting = str | Tokenizer | Callable[[str], int]
 
 SUMMARY_TOKENS = 1_000
-"""How long a summary may be at most, unless a limit in tokens says less."""
+"""The longest summary in tokens, unless a limit in tokens is lower."""
 
 
 class Windowed(list[T], Generic[T]):
-    """The messages that fit, as a list to hand on; `window` says what was done for it."""
+    """The messages that fit, as a list to pass on; `window` describes what was left out or changed."""
 
     def __init__(self, messages: Sequence[T], window: Window) -> None:
         super().__init__(messages)
@@ -52,10 +53,10 @@ def sliding(
     model: str | None = None,
     tokenizer: Counting | None = None,
 ) -> Windowed[T]:
-    """The first instructions and the newest whole rounds that fit.
+    """Return the first instructions and the newest whole rounds that fit.
 
     Tokens are counted for `model`, or by `tokenizer`; without either, as OpenAI's newest models do.
-    A limit that not even the newest round fits, shortened as it can be, is refused with BudgetTooSmall.
+    If not even the newest round fits after shortening, raise BudgetTooSmall.
     """
     given = _Given(messages)
     limits, _ = _limits(max_messages, max_tokens, model, tokenizer)
@@ -72,10 +73,10 @@ def summarised(
     model: str | None = None,
     tokenizer: Counting | None = None,
 ) -> Windowed[T]:
-    """All of it if it fits; else the newest `keep` rounds, or fewer, behind a summary of what was before them.
+    """Return all messages if they fit; else the newest `keep` rounds, or fewer, behind a summary of the rest.
 
-    `summarize` is a function from messages to text, or a summarizer; none is the built-in one. If it fails
-    or says nothing, the window slides instead and its `failure` says why.
+    `summarize` is a function from messages to text, or a summarizer; without it the built-in one is used. If it
+    fails or returns nothing, the window slides instead and its `failure` says why.
     """
     given = _Given(messages)
     limits, count = _limits(max_messages, max_tokens, model, tokenizer)
@@ -98,13 +99,13 @@ def count_tokens(
     system: str | None = None,
     tools: Sequence[Any] = (),
 ) -> int:
-    """What a request with these messages costs, so that it is known before another one is added."""
+    """Return the tokens of a request with these messages, for example before adding another message."""
     count, framing = _counted_for(model, tokenizer)
     return request_tokens(_Given(messages).messages, count, framing, system=system, tools=tool_defs(tools))
 
 
 class _Given(Generic[T]):
-    """What a caller handed in, read, and the way back to its own objects."""
+    """The caller's messages as `Message` records, with a map back to the caller's own objects."""
 
     __slots__ = ("_own", "_repairs", "_sources", "_where", "messages")
 
@@ -124,12 +125,12 @@ class _Given(Generic[T]):
             self.messages.append(message)
             self._where.append(index)
             if not notes.repairs or notes.repairs[-1].index != index:
-                # What had to be repaired to be read is not handed back as it was.
+                # An item that was repaired on reading is not returned in its original form.
                 self._sources[id(message)] = item
         self._repairs = notes.repairs
 
     def windowed(self, window: Window) -> Windowed[T]:
-        """The window in the caller's own kind, with repairs told by the places in the caller's list."""
+        """Return the window in the caller's own kind of message, with repairs indexed by the caller's list."""
         moved = [msgspec.structs.replace(repair, index=self._where[repair.index]) for repair in window.repairs]
         repairs = sorted([*self._repairs, *moved], key=_index)
         window = msgspec.structs.replace(window, repairs=tuple(repairs))
@@ -143,7 +144,7 @@ class _Given(Generic[T]):
         named = [call.name for call in part[0].tool_calls]
         named += [message.name for message in part if message.role == "tool" and message.name]
         if None in ids or len({*ids}) < len(ids) or not all(map(is_tool_name, named)):
-            # One id for two calls, or none, or a name that is refused: such a round is only valid under others.
+            # A call id is missing or repeated, or a name is refused: the round is only valid with new ids and names.
             return openai_chat.render(part)["messages"]
         back: list[Any] = []
         for message in part:
@@ -169,7 +170,7 @@ def _rounds(messages: list[Message]) -> list[list[Message]]:
 def _limits(
     max_messages: int | None, max_tokens: int | None, model: str | None, tokenizer: Counting | None
 ) -> tuple[Bounds, Callable[[str], int] | None]:
-    """The limits, and how a text is counted; nothing is loaded for those who limit messages only."""
+    """Return the limits and the token counter; nothing is loaded if only messages are limited."""
     if max_tokens is None:
         return bounds(max_messages, None), None
     count, framing = _counted_for(model, tokenizer)
@@ -180,7 +181,7 @@ def _limits(
 
 
 def _counted_for(model: str | None, tokenizer: Counting | None) -> tuple[Callable[[str], int], Framing]:
-    """How texts are counted for a model, and what is added to them."""
+    """Return the counter for a model's texts, and the framing tokens added to them."""
     framing: Framing = OPENAI
     if model is not None:
         info = model_info(model)
@@ -191,6 +192,6 @@ def _counted_for(model: str | None, tokenizer: Counting | None) -> tuple[Callabl
 
 def _counting(given: Counting | None) -> Tokenizer:
     if getattr(given, "__name__", None) == "<lambda>" and callable(given):
-        # Nothing is stored here, so nobody needs to know it again by a name.
+        # Nothing is stored here, so the counter needs no stable name.
         return Counter("given", given)
     return tokenizer_of(given)

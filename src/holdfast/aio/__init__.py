@@ -1,1 +1,1 @@
-"""The same for asyncio: one crossing into a thread per operation. A test compares both signatures."""
+"""The asyncio client: the same API, with one crossing into a thread per operation. A test compares both signatures."""

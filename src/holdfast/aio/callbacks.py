@@ -1,23 +1,11 @@
-"""Async functions of the caller's, called from threads: awaited on the loop of whoever began the operation.
+"""Async user callbacks called from threads: embedders, memories, summarizers and rules.
 
-A thread that waits for one comes from a pool that nothing else uses, so a function that uses the same
-client never waits for itself. No thread waits for a loop that has stopped.
+A callback is awaited on the event loop of the operation's caller. The thread that waits for it comes from a pool of its
+own, so a callback that uses the same client never waits for itself. No thread waits for a loop that has stopped.
 
-An embedder for asyncio: it may be a coroutine function, or an object whose `embed` is one.
-
-What may embed runs in a pool of its own: embedding takes long, and short operations do not queue behind it.
-
-A memory for asyncio: `take` may be a coroutine function, awaited on the loop of whoever ended the session.
-
-The hand-over waits for it in a thread of a pool of its own, so a memory that uses this same client never
-waits for itself. It waits for no loop that has stopped: then the offer failed, and is made again later.
-
-`await session.compact(…)`: summaries for asyncio, by the rules of `flow.summing`.
-
-What is covered is fixed in a thread, the summarizer is awaited with nothing held, and the summary is noted
-in a thread. An async summarizer runs on the loop, any other in a thread. Cancelled before the summary is
-being noted, nothing is written. Where a summary is made inside another operation, by a rule or for a frame,
-that operation waits in a thread for what is awaited on its caller's loop.
+`await session.compact(…)` holds nothing while the summarizer runs: the plan is fixed in a thread, an async summarizer
+is awaited on the loop and any other runs in a thread, and the summary is written in a thread. If cancelled before the
+write begins, nothing is written.
 """
 
 from __future__ import annotations
@@ -59,7 +47,7 @@ _loop_of_caller: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("hold
 
 
 async def crossing(threads: Threads, pool: str, work: Callable[[], T]) -> T:
-    """Run in a thread what may have to await something here. Once begun, it goes on even if this await is cancelled."""
+    """Run work in a thread that may await on this loop. Once begun, it goes on even if this await is cancelled."""
     before = _loop_of_caller.set(asyncio.get_running_loop())
     try:
         running = threads.submit(pool, work)
@@ -69,7 +57,7 @@ async def crossing(threads: Threads, pool: str, work: Callable[[], T]) -> T:
 
 
 def awaited(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
-    """What an awaitable gives, for a thread that waits; `nowhere` is raised where no loop could await it."""
+    """Await an awaitable on the caller's loop and return its result; raise `nowhere` if there is no such loop."""
     waiting: Coroutine[Any, Any, T] = made if inspect.iscoroutine(made) else _waiting(made)
     loop = _loop_of_caller.get()
     if loop is None or asyncio._get_running_loop() is loop:
@@ -84,7 +72,7 @@ def awaited(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
         if not loop.is_running():
             running.cancel()
             if inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED:
-                waiting.close()  # Nobody will start it any more.
+                waiting.close()  # It will never be started.
             raise _stopped(what)
     return running.result()
 
@@ -103,7 +91,7 @@ SEARCH = "holdfast-search"
 
 
 class AsyncEmbedder(Protocol):
-    """As Embedder, awaited; lists of numbers will do in place of bytes."""
+    """An Embedder whose `embed` is awaited; lists of numbers will do in place of bytes."""
 
     @property
     def name(self) -> str: ...
@@ -115,14 +103,14 @@ AnyEmbedder = str | os.PathLike[str] | Embedder | AsyncEmbedder | Callable[..., 
 
 
 class EmbedderOnALoop:
-    """A caller's own embedder of either kind, as one that is done when it returns."""
+    """A user's embedder, sync or async, as a synchronous one."""
 
     def __init__(self, given: Any) -> None:
         own = getattr(given, "embed", None)
         function = own if callable(own) else given
         self.name = getattr(given, "name", None) or getattr(given, "__name__", None)
         self.dimensions = getattr(given, "dimensions", None)
-        # It keeps the signature, by which others know whether it is told what is a query.
+        # Keeps the signature, from which callers see whether it accepts the query flag.
         self.embed = functools.update_wrapper(_returning(function), function, assigned=(), updated=())
 
 
@@ -141,18 +129,18 @@ def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def embedder_on_a_loop(given: AnyEmbedder | None) -> Any:
-    """An embedder for an asyncio client; what is none of the caller's own is left for others to take or refuse."""
+    """Wrap an embedder for an asyncio client. One that is not the user's own is passed on to be accepted or refused."""
     own: Any = given
     if given is None or isinstance(given, str | os.PathLike | CheckedEmbedder | type):
         return own
     try:
         return EmbedderOnALoop(own) if callable(own) or callable(own.embed) else own
-    except Exception:  # noqa: BLE001  # It cannot even say what it is: whoever checks embedders says so.
+    except Exception:  # noqa: BLE001  # It cannot even be inspected: the embedder check reports that.
         return own
 
 
 async def searching(threads: Threads, work: Callable[[], T]) -> T:
-    """Run what may embed something, in a thread. Once begun, it goes on even if the await is cancelled."""
+    """Run work that may embed, in a thread. Once begun, it goes on even if the await is cancelled."""
     return await crossing(threads, SEARCH, work)
 
 
@@ -160,19 +148,19 @@ MEMORY = "holdfast-memory"
 
 
 class AsyncMemory(Protocol):
-    """As Memory, awaited. Reading what is offered waits for the disk: `await asyncio.to_thread(list, …)`."""
+    """A Memory whose `take` is awaited. Reading the offer blocks on the disk: `await asyncio.to_thread(list, …)`."""
 
     async def take(self, ended: EndedConversation) -> None: ...
 
 
 class MemoryOnALoop:
-    """A memory of either kind, as the flows know it."""
+    """A memory, sync or async, as a synchronous one."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
 
     def take(self, ended: EndedConversation) -> None:
-        """Returns once the memory has taken it, whichever way it does."""
+        """Offer a conversation to the memory; return once it is taken."""
         made = self._memory.take(ended)
         if inspect.isawaitable(made):
             nowhere = Refused(
@@ -182,18 +170,18 @@ class MemoryOnALoop:
 
 
 def on_a_loop(memory: Memory | AsyncMemory | None) -> Memory | None:
-    """A memory for an asyncio client; what cannot take anything is left for others to refuse."""
+    """Wrap a memory for an asyncio client. An object without `take` is passed on to be refused."""
     given: Any = memory
     return MemoryOnALoop(given) if callable(getattr(given, "take", None)) else given
 
 
 async def offering(threads: Threads, work: Callable[[], T]) -> T:
-    """Run what may offer something to memory, in a thread. Once begun, it goes on even if the await is cancelled."""
+    """Run work that may offer a conversation to memory, in a thread. Once begun, it goes on even if cancelled."""
     return await crossing(threads, MEMORY, work)
 
 
 class AsyncSummarizer(Protocol):
-    """As Summarizer, awaited."""
+    """A Summarizer whose `summarise` is awaited."""
 
     @property
     def name(self) -> str: ...
@@ -205,7 +193,7 @@ AnySummarizer = Summarizer | AsyncSummarizer | Callable[..., str] | Callable[...
 
 
 class Compacting:
-    """One line of a session, and what it is to be made shorter with."""
+    """The compaction of one thread of a session."""
 
     def __init__(
         self, session: Session, threads: Threads, given: AnySummarizer | None, config: CompactionConfig
@@ -216,7 +204,7 @@ class Compacting:
         self._config = config
 
     async def run(self, *, whole: bool) -> Summary | None:
-        """A summary of all but the newest rounds; once more if what it covers was changed meanwhile."""
+        """Summarise all but the newest rounds; retry if the covered messages were changed meanwhile."""
         for attempt in range(1, TRIES + 1):
             planned = await self._threads.run(self._plan, self._config.keep, whole)
             if planned is None:
@@ -244,7 +232,7 @@ class Compacting:
         return sessions.noted(ports, acting, plan, words, self._config)
 
     def _off_the_loop(self, chosen: CheckedSummarizer) -> CheckedSummarizer:
-        """A plain summarizer as one that is awaited: it runs in a thread, and the loop goes on."""
+        """Wrap a synchronous summarizer so that it runs in a thread and can be awaited."""
         if chosen.awaits:
             return chosen
 
@@ -255,14 +243,14 @@ class Compacting:
                 calling.add_done_callback(_drop)
                 raise stop
             answer = calling.result()
-            # It was a lambda, say, around an async function.
+            # A lambda around an async function, for example.
             return await answer if inspect.isawaitable(answer) else answer
 
         return CheckedSummarizer(chosen.name, in_a_thread, awaits=True)
 
 
 def _drop(calling: Future[Any]) -> None:
-    """Nobody is there any more to await what the summarizer made."""
+    """Close a coroutine that the summarizer returned and that no caller awaits any more."""
     if gave(calling) and inspect.iscoroutine(calling.result()):
         calling.result().close()
 
@@ -271,14 +259,14 @@ SUMMARY = "holdfast-summary"
 
 
 class SummarizerOnALoop:
-    """A summarizer of either kind as one that is done when it returns: an async one is awaited on its caller's loop."""
+    """A summarizer, sync or async, as a synchronous one: an async one is awaited on its caller's loop."""
 
     def __init__(self, chosen: CheckedSummarizer) -> None:
         self._chosen = chosen
         self.name = chosen.name
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
-        """The summary."""
+        """Return the summary."""
         nowhere = SummaryFailed(f"The summarizer {self.name} is async, and is awaited by the asyncio client only.")
 
         def call(messages: Sequence[Message], *, max_tokens: int) -> Any:
@@ -291,7 +279,7 @@ class SummarizerOnALoop:
 
 
 async def _in_time(made: Awaitable[T], seconds: float | None) -> T:
-    """What is awaited, stopped when nobody waits for it any more."""
+    """Await with a timeout, so that a summary that came too late is cancelled."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await made
@@ -302,19 +290,19 @@ async def _in_time(made: Awaitable[T], seconds: float | None) -> T:
 
 
 def action_awaited(made: Awaitable[T]) -> T:
-    """What an async function of a rule gives, awaited on the loop of whoever gave the occasion."""
+    """Await an async function of a rule, on the loop of the operation that triggered the rule."""
     nowhere = InvalidValue("What this rule does is async, and is awaited by the asyncio client only.")
     return awaited(made, what="what a rule does", nowhere=nowhere)
 
 
 async def summarising(threads: Threads, work: Callable[[], T]) -> T:
-    """Run what rules may follow, in a thread. Once begun, it goes on even if the await is cancelled."""
+    """Run work that may trigger rules, in a thread. Once begun, it goes on even if the await is cancelled."""
     if is_at_work():
-        return await threads.run(work)  # No rule follows, and all threads that wait may be waiting for this.
+        return await threads.run(work)  # It triggers no rule, and all waiting threads may be waiting for it.
     place = caller()
 
     def following() -> T:
-        CALLER.set(place)  # In a context of its own, as the thread has.
+        CALLER.set(place)  # Set in the thread's own copy of the context.
         return work()
 
     return await crossing(threads, SUMMARY, following)

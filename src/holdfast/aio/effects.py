@@ -1,8 +1,8 @@
 """`hf.effects` for asyncio: operators and sinks may be coroutine functions, awaited on the loop.
 
-A plain operator runs in a thread, with the append of what it declares, as one crossing; cancelling the await does
-not stop it. An async one is awaited here, between two crossings: whether it has to run, and what it declared. It
-holds no thread meanwhile, and cancelled it has written nothing. Sinks are awaited by a thread that dispatches.
+A plain operator runs in a thread, together with the append of its effects, in one crossing; cancelling the await does
+not stop it. An async operator is awaited here, between two crossings that find out whether it has to run and append its
+effects. It holds no thread meanwhile, and writes nothing if cancelled. Sinks are awaited by the dispatching thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OUTBOX = "holdfast-outbox"
 
 
 class AsyncDelivers(Protocol):
-    """As Delivers, awaited."""
+    """A sink object whose `deliver` is awaited."""
 
     async def deliver(self, effect: DeclaredEffect) -> Any: ...
 
@@ -40,7 +40,7 @@ AnySink = Callable[[DeclaredEffect], Any] | Delivers | AsyncDelivers | StateStor
 
 
 class _HasToRun(Exception):
-    """An async operator did not run before under its key; `view` is what it may read."""
+    """An async operator has not run under its key yet; `view` is what it may read."""
 
     def __init__(self, view: StateReader) -> None:
         self.view = view
@@ -67,7 +67,7 @@ class AsyncEffects:
 
         async def run(operator: Any, input: Any = input) -> Operated:
             def work() -> Operated:
-                called = name_of(given, name, key)  # Whatever stands in for it.
+                called = name_of(given, name, key)  # The operator's name, whichever function stands in for it.
                 return self._effects.operate(operator, input, scope=scope, key=key, name=called)
 
             return await crossing(self._threads, OPERATORS, work)
@@ -83,14 +83,14 @@ class AsyncEffects:
         return await run(lambda _, __: answer, before)
 
     def add_sink(self, name: str, sink: AnySink, *, when_dead: str = "stop") -> Callable[[], None]:
-        """See Effects.add_sink. An async sink is awaited on the loop of whoever dispatches."""
+        """See Effects.add_sink. An async sink is awaited on the dispatcher's loop."""
         given: Any = sink._store if isinstance(sink, AsyncStateStore) else sink
         if not isinstance(given, StateStore | type) and callable(getattr(given, "deliver", given)):
             given = SinkOnALoop(given)
         return self._effects.add_sink(name, given, when_dead=when_dead)
 
     def middleware(self, function: Middleware) -> Callable[[], None]:
-        """See Effects.middleware. It is called in threads."""
+        """See Effects.middleware. The function is called in threads."""
         return self._effects.middleware(function)
 
     async def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> Dispatched:
@@ -127,7 +127,7 @@ class AsyncEffects:
 
 
 def _kept(input: Any) -> Any:
-    """The input as it is now, since an operator may change what it was given."""
+    """Copy the input, since an operator may change the one that it is given."""
     try:
         return plain(input)
     except InvalidValue:
@@ -139,7 +139,7 @@ def _asking(input: Any, view: StateReader) -> Any:
 
 
 def _returning(operator: Callable[..., Any]) -> Callable[[Any, StateReader], Any]:
-    """A plain operator, which may turn out to be a lambda, say, around an async function."""
+    """Wrap a plain operator, which may turn out to return an awaitable, as a lambda around an async function does."""
 
     def run(input: Any, view: StateReader) -> Any:
         made = operator(input, view)
@@ -151,16 +151,16 @@ def _returning(operator: Callable[..., Any]) -> Callable[[Any, StateReader], Any
 
 
 class SinkOnALoop:
-    """A sink of either kind, as the outbox knows it."""
+    """A sink, sync or async, as a synchronous one."""
 
     def __init__(self, sink: Any) -> None:
         self._deliver: Callable[[DeclaredEffect], Any] = getattr(sink, "deliver", sink)
 
     def deliver(self, effect: DeclaredEffect) -> Any:
-        """Returns once the sink has taken it, whichever way it does."""
+        """Deliver an effect; return once the sink has taken it."""
         made = self._deliver(effect)
         if not is_awaitable(made):
             return made
-        # It is not refused, which would be for good: the next one who dispatches may have a loop.
+        # Not refused, which would be final: the next dispatcher may have a loop.
         nowhere = Unavailable("An async sink is awaited by the asyncio client only: dispatch with that.")
         return awaited(made, what="a sink", nowhere=nowhere)

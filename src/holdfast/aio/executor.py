@@ -1,20 +1,14 @@
-"""Threads: how an asyncio client crosses into threads, and how it waits for what must not be left undone.
+"""The asyncio client's thread pools, and opening, packing and closing in them.
 
-The pools are its own: asyncio's is small and shared with everybody. There are three, so that
-nothing has to queue behind what may take long: short operations on the journal, waiting for
-other processes, and callers' functions. Letting go of a lease is a short operation.
+The pools are the client's own: asyncio's is small and shared. There are three, so that nothing queues behind slow
+work: short operations on the journal, waiting for other processes, and user callbacks. Releasing a lease is a short
+operation.
 
-Callers' code also runs within operations: rules, predicates, whoever is told of events. If that waits for an agent, its
-thread is kept for as long; so what it waits for is done in pools of the next level, and never queues behind it.
+User code also runs within operations: rules, predicates, event callbacks. If it waits for an agent, its thread is
+blocked for as long; so the work it waits for runs in pools of the next level, and never queues behind it.
 
-A process that ends waits for its short operations, and not for callers' functions: nobody can stop those, and an
-intent that is journaled says what is to be done about them.
-
-Threads for callers' functions, which nobody can stop: they can be left, and then they are in nobody's way.
-
-Opening and closing for asyncio: in a thread, and nothing stays open that nobody holds.
-
-Packs on the async client: made in one crossing, with everything that rendering them needs.
+A process that exits waits for its short operations but not for user callbacks: those cannot be stopped, and their
+journaled intents say what to do about them. A callback that hangs is abandoned, and its thread is replaced.
 """
 
 from __future__ import annotations
@@ -44,13 +38,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _level: ContextVar[int] = ContextVar("holdfast_level", default=0)
-"""How many threads of pools wait for what is done here, one for the other."""
+"""The nesting depth: how many pool threads wait, each for the next, for the work done here."""
 _thread = threading.local()
 
 
 @contextmanager
 def waited_for_by_thread() -> Iterator[None]:
-    """What is begun in this block is waited for by this thread: on the next level if it is one of a pool."""
+    """Run a block whose work this thread waits for: on the next level if this is a pool thread."""
     level = getattr(_thread, "level", None)
     token = _level.set(_level.get() if level is None else level + 1)
     try:
@@ -60,32 +54,32 @@ def waited_for_by_thread() -> Iterator[None]:
 
 
 class Threads:
-    """Pools that a forked child makes anew: threads do not survive a fork."""
+    """The thread pools of a client. A forked child creates them anew, because threads do not survive a fork."""
 
     def __init__(self) -> None:
         self._pid = -1
         self._pools: dict[str, Executor] = {}
         self.closed = False
         self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What has to be let go of before the client is closed."""
+        """Callbacks that release resources before the client is closed."""
         self.kept: dict[str, Any] = {}
-        """What belongs to the client and goes with it."""
+        """Objects that belong to the client and are dropped with it."""
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """One crossing: work that has begun goes on even if the await is cancelled."""
+        """Run work in a thread. Once begun, it goes on even if the await is cancelled."""
         return await self._cross(SHORT, lambda: work(*args, **kwargs))
 
     async def wait(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `run`, for what may have to wait for others."""
+        """Run work that may have to wait for others; otherwise as `run`."""
         return await self._cross(WAITING, lambda: work(*args, **kwargs))
 
     def submit(self, pool: str, work: Callable[[], T]) -> Future[T]:
-        """Start something in a pool, for `settle`."""
+        """Submit work to a pool, for `settle`."""
         context = copy_context()
         return self._pool(pool).submit(_in_pool, lambda: context.run(work), _level_in(pool))
 
     async def leavable(self, pool: str, work: Callable[[], T]) -> T:
-        """As `run`, for callers' functions: one that goes on when the await is cancelled takes nobody's thread."""
+        """Run a user callback. If the await is cancelled, it goes on but its pool thread is replaced."""
         begun = self.submit(pool, work)
         try:
             return await asyncio.wrap_future(begun)
@@ -96,7 +90,7 @@ class Threads:
             raise
 
     def must(self, work: Callable[[], T]) -> Future[T]:
-        """As `submit`, for what has to be done: right here if there is no pool any more."""
+        """Submit work that has to be done; run it right here if the pools are closed."""
         try:
             return self.submit(SHORT, work)
         except (Closed, RuntimeError):
@@ -125,7 +119,7 @@ class Threads:
         return self._pools[name]
 
     def close(self) -> None:
-        """Start nothing more; what is running finishes."""
+        """Accept no more work; running work finishes."""
         self.closed = True
         if self._pid == os.getpid():
             for pool in self._pools.values():
@@ -133,7 +127,7 @@ class Threads:
 
 
 def _level_in(pool: str) -> int | None:
-    """On which level of a pool work is done now; None for callers' functions, which nothing else queues behind."""
+    """Return the level of a pool that work runs on now; None for user callbacks, which nothing queues behind."""
     return None if pool.startswith(STEPS) else _level.get()
 
 
@@ -146,11 +140,11 @@ def _in_pool(work: Callable[[], T], level: int | None) -> T:
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:
-    """Work that this thread does at once."""
+    """Run work in this thread, and return its outcome as a future."""
     done: Future[T] = Future()
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+    except BaseException as error:  # noqa: BLE001  # Raised where the future is read.
         done.set_exception(error)
     return done
 
@@ -158,9 +152,9 @@ def done_here(work: Callable[[], T]) -> Future[T]:
 async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False) -> BaseException | None:
     """Wait until work is done, however often the task is cancelled meanwhile.
 
-    Gives what interrupted the wait, for the caller to raise once it has put things in order.
-    Some scopes cancel again at every await, so a shielded second await would not be enough.
-    `abandon` is asked at each interruption whether the work can be left alone after all.
+    Returns what interrupted the wait, for the caller to raise once it has cleaned up. Some scopes cancel again at every
+    await, so a shielded second await would not be enough. `abandon` is called at each interruption and returns True if
+    the work can be left alone after all.
     """
     loop, finished = asyncio.get_running_loop(), asyncio.Event()
     work.add_done_callback(lambda _: _soon(loop, finished.set))
@@ -180,12 +174,12 @@ async def settle(work: Future[Any], abandon: Callable[[], bool] = lambda: False)
 
 
 def gave(work: Future[T]) -> bool:
-    """Whether work is done, with a result."""
+    """Return True if work is done, with a result."""
     return work.done() and not work.cancelled() and work.exception() is None
 
 
 def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
-    """A callback that is called on the running loop, if there is one, whichever thread has news. It may be async."""
+    """Wrap a callback, which may be async, so that it is called on the running loop, from any thread."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -196,7 +190,7 @@ def on_loop(callback: Callable[[Event], object]) -> Callable[[Event], object]:
         made = callback(event)
         if inspect.iscoroutine(made):
             task = loop.create_task(_awaited(made))
-            tasks.add(task)  # The loop itself would let go of it.
+            tasks.add(task)  # The loop itself keeps only a weak reference.
             task.add_done_callback(tasks.discard)
 
     return lambda event: _soon(loop, call, event)
@@ -210,17 +204,17 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: o
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:
-        pass  # The loop has been closed, and whoever waited in it is gone.
+        pass  # The loop is closed, and its waiters are gone.
 
 
 MOST_LEFT = 256
-"""Functions that were left and still run. With more of them nothing is begun."""
+"""The most abandoned callbacks that may still run. Beyond that nothing is started."""
 
 
 class LeavablePool(Executor):
-    """A pool that nobody waits for when the process ends, whatever runs in it then.
+    """A thread pool that the process does not wait for at exit, whatever runs in it.
 
-    What hangs can be left before that: its thread is lost, and another takes its place.
+    A callback that hangs can be abandoned before that: its thread is lost, and another takes its place.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -228,22 +222,22 @@ class LeavablePool(Executor):
         weakref.finalize(self, self._lined.end)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start something, or line it up."""
+        """Start a callback, or queue it."""
         made: Future[T] = Future()
         self._lined.put(made, lambda: _carry_out(made, lambda: fn(*args, **kwargs)))
         return made
 
     def leave(self, work: Future[Any]) -> None:
-        """Wait no longer for something that has begun."""
+        """Abandon a callback that has begun, and replace its thread."""
         self._lined.leave(work)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Begin nothing more. What is lined up is still done, if the process lasts that long."""
+        """Accept no more work. Queued callbacks still run, if the process lasts that long."""
         self._lined.end()
 
 
 class _Lined:
-    """What a pool has to do, and how many threads do it. They know this and not the pool, which may go away."""
+    """The queue and the threads of a pool. The threads refer to this and not to the pool, which may be collected."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._most, self._name = threads, name
@@ -289,10 +283,10 @@ class _Lined:
             made, work = item
             work()
             with self._news:
-                if made in self._left:  # Another has taken this thread's place.
+                if made in self._left:  # Another thread has taken this one's place.
                     self._left.discard(made)
                     return
-            del item, made, work  # They hold what came of it.
+            del item, made, work  # They refer to the result.
 
     def _next(self) -> tuple[Future[Any], Callable[[], None]] | None:
         with self._news:
@@ -308,7 +302,7 @@ def _carry_out(made: Future[T], work: Callable[[], T]) -> None:
         return
     try:
         made.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # Whoever reads the future gets it.
+    except BaseException as error:  # noqa: BLE001  # Raised where the future is read.
         made.set_exception(error)
 
 
@@ -324,7 +318,7 @@ Client = TypeVar("Client", bound=_AsyncCloses)
 
 
 class Opening(Generic[Client]):
-    """Something on its way: `hf = await opening`, or `async with opening as hf`, which also closes it."""
+    """A client or store being opened: `hf = await opening`, or `async with opening as hf`, which also closes it."""
 
     def __init__(self, make: Callable[[], _Closes], edge: Callable[[Any, Threads], Client]) -> None:
         self._make = make
@@ -343,7 +337,7 @@ class Opening(Generic[Client]):
         return self._opened
 
     def __getattr__(self, name: str) -> Any:
-        """Only what is missing here: whoever asks for it wants what is being opened."""
+        """Explain a missing attribute: the caller probably wants the object that is being opened."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(
@@ -365,13 +359,13 @@ class Opening(Generic[Client]):
 
 
 def _close_unclaimed(opening: asyncio.Future[_Closes]) -> None:
-    """Nobody waits for it any more: it must not keep its files open."""
+    """Close an object whose caller was cancelled, so that its files do not stay open."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
 async def close_with(threads: Threads, close: Callable[[], None]) -> None:
-    """Close something and its threads, also when the awaiting task is cancelled meanwhile. Twice is fine."""
+    """Close an object and its threads, even if the awaiting task is cancelled meanwhile. Twice is fine."""
     if threads.closed:
         return
     while threads.endings:
@@ -384,7 +378,7 @@ async def close_with(threads: Threads, close: Callable[[], None]) -> None:
 
 
 async def packing(threads: Threads, make: Callable[..., ContextPack], *args: Any, **named: Any) -> ContextPack:
-    """A pack whose images and files are read already, so that nothing waits for the disk afterwards."""
+    """Make a pack in a thread, with its images and files loaded, so that rendering does not block on the disk."""
 
     def whole() -> ContextPack:
         pack = make(*args, **named)

@@ -1,18 +1,12 @@
 """`async with hf.frame(…) as frame:` the block of `client/frame.py`, by the same table, for asyncio.
 
-Once the block is left, the frame is left and its lease released, also when the task is
-cancelled again at every await, or the coroutine is closed. Cancelled while it is entered, a
-frame that was pushed already stays live, with its lease released: its key takes it up again.
+Once the block is left, the frame is left and its lease released, even if the task is cancelled again at every await,
+or the coroutine is closed. If cancelled while entering, a frame that was pushed already stays live with its lease
+released: its key continues it.
 
-`frame` inside its `async with` block: what is said in it, and what it is shown. See `client/line.py`.
-
-`await frame.run(…)`: one memoised step for asyncio, by the rules of `flow.steps`.
-
-An async function is awaited on the loop; cancelled, its intent stays open, because nobody
-knows how far it came. Any other function runs in a thread, as a whole: cancelling the await
-does not stop it, and what it gives is remembered all the same.
-
-AsyncHistoryTools: the tools for an agent's own past, for asyncio. One crossing for each call.
+In `frame.run` an async function is awaited on the loop; if it is cancelled, its intent stays open, because its outcome
+is unknown. Any other function runs in a thread, as a whole: cancelling the await does not stop it, and its value is
+remembered all the same.
 """
 
 from __future__ import annotations
@@ -106,7 +100,7 @@ class AsyncFrameLine:
         recall: int | None = None,
         as_of: int | None = None,
     ) -> ContextPack:
-        """See Frame.pack. Images and files are read with it."""
+        """See Frame.pack. Images and files are loaded with it."""
         return await packing(
             self._threads,
             self._frame.pack,
@@ -139,7 +133,7 @@ T = TypeVar("T")
 
 
 class RootFrame(Frame):
-    """A root frame that can be given up while it waits for another owner, and not after."""
+    """A root frame whose opening can be given up while it waits for another owner, and not after."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -147,7 +141,7 @@ class RootFrame(Frame):
         self._waited = self._given_up = False
 
     def give_up(self) -> bool:
-        """Whether it was in time: then nothing will be written."""
+        """Give the opening up; return True if it was in time, so that nothing will be written."""
         with self._gate:
             self._given_up = not self._waited
             return self._given_up
@@ -160,7 +154,7 @@ class RootFrame(Frame):
 
 
 class AsyncFrame(AsyncFrameLine):
-    """A live frame, to be used in an `async with` block. Make one with `hf.frame` or `frame.frame`."""
+    """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
 
     # entering and leaving
 
@@ -185,19 +179,19 @@ class AsyncFrame(AsyncFrameLine):
         await self.leave(error)
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """See Frame.leave. Not before it is left does this return, or raise a cancellation."""
+        """See Frame.leave. Returns, or raises a cancellation, only once the frame is left."""
         if isinstance(error, GeneratorExit):
             return self._frame.leave(error)  # A coroutine that is being closed may not await: it is one commit.
         leaving = self._threads.must(partial(self._frame.leave, error))
         stop = await settle(leaving)
         if stop is None or not (error is None or isinstance(error, Exception)):
-            return leaving.result()  # What ends the block ends the task as well: it goes on unchanged.
+            return leaving.result()  # The error that ends the block ends the task too, and is raised unchanged.
         failure = leaving.exception()
         if failure is not None:
             stop.add_note(f"Frame {self.id} could not be ended: {failure}")
         raise stop
 
-    # what it is
+    # properties
 
     @property
     def id(self) -> str:
@@ -206,7 +200,7 @@ class AsyncFrame(AsyncFrameLine):
 
     @property
     def scope(self) -> str:
-        """Where the frame lives."""
+        """The scope of the frame."""
         return self._frame.scope
 
     async def info(self) -> FrameInfo:
@@ -242,7 +236,7 @@ class AsyncFrame(AsyncFrameLine):
         inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> AsyncFrame:
-        """See Frame.frame: a child, for an `async with` block of its own."""
+        """See Frame.frame. Returns a child for its own `async with` block."""
         child = self._frame.frame(
             goal, key=key, inputs=inputs, tokens=tokens, limits=limits, inherit=inherit, on_error=on_error
         )
@@ -376,7 +370,7 @@ class Step:
         self._leave: Callable[[], None] = partial(run_once.leave, *of)
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """What the step gives, or gave before."""
+        """Return the step's value, from this run or an earlier one."""
         if is_async(fn):
             begun = await self._begun()
             return begun.known[0] if begun.known else await self._awaited(begun.call, partial(fn, *args))
@@ -393,7 +387,7 @@ class Step:
         if stop is None:
             return begin.result()
         if gave(begin) and not begin.result().known:
-            # It was not called yet. That is known for sure, so nobody has to be asked.
+            # The function was not called yet, for certain, so no question is needed.
             await self._settled(partial(self._failed, begin.result().call, stop), stop)
         raise stop
 
@@ -404,12 +398,12 @@ class Step:
             await self._settled(partial(self._failed, call, error))
             raise
         except BaseException:
-            self._leave()  # The intent stays open: nobody knows what happened.
+            self._leave()  # The intent stays open: the outcome is unknown.
             raise
         return await self._settled(partial(self._done, call, value))
 
     async def _settled(self, work: Callable[[], Any], after: BaseException | None = None) -> Any:
-        """What happened is written in any case; a cancellation has its way after that."""
+        """Write an outcome in any case; a cancellation is raised after that."""
         if isinstance(after, GeneratorExit):
             return done_here(work).result()
         writing = self._threads.must(work)
@@ -441,11 +435,11 @@ class Step:
             self._leave()
             raise
         if inspect.isawaitable(value):
-            return begun, value  # It was a lambda, say, around an async function.
+            return begun, value  # A lambda around an async function, for example.
         return Begun(known=(self._done(begun.call, value),)), None
 
     def _drop(self, calling: Future[Called]) -> None:
-        """Nobody is there any more to await what the function made."""
+        """Drop an awaitable that the function returned and that no caller awaits any more."""
         if not gave(calling):
             return
         made = calling.result()[1]
@@ -456,7 +450,7 @@ class Step:
 
 
 def is_async(fn: Any) -> bool:
-    """Whether calling this only makes a coroutine."""
+    """Return True if calling the function only makes a coroutine."""
     return inspect.iscoroutinefunction(fn) or (callable(fn) and inspect.iscoroutinefunction(type(fn).__call__))
 
 

@@ -1,6 +1,6 @@
-"""AsyncHoldfast: the same client for asyncio. Each operation crosses into a thread once, as a whole.
+"""AsyncHoldfast: the client for asyncio. Each operation crosses into a thread once, as a whole.
 
-Cancelling an await does not cancel the write; its key answers what happened.
+Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class AsyncHoldfast:
-    """Holdfast for asyncio. Made by `await holdfast.open_async(…)`, or by `async with` on the same."""
+    """A Holdfast for asyncio, created by `await holdfast.open_async(…)` or by `async with` on it."""
 
     def __init__(self, client: Holdfast, threads: Threads) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class AsyncHoldfast:
 
     @property
     def journal(self) -> AsyncJournalView:
-        """What happened: read it, follow it, verify it, copy it, erase from it."""
+        """The journal of events: read, follow, verify, copy and erase it."""
         return AsyncJournalView(JournalView(self._client._ports, self._client._acting), self._threads)
 
     @property
@@ -81,7 +81,7 @@ class AsyncHoldfast:
         limits: Limits | None = None,
         on_error: str = "fail",
     ) -> AsyncFrame:
-        """A root frame for an `async with` block. With a key, the frame that it stands for is taken up again."""
+        """Return a root frame for an `async with` block. With a key, continue the frame that was opened under it."""
         frame = RootFrame(
             self._client._ports,
             self._client._acting,
@@ -174,7 +174,7 @@ class AsyncHoldfast:
 
     @property
     def effects(self) -> AsyncEffects:
-        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        """Declared effects: sinks, middleware, the outbox and pending effects."""
         return AsyncEffects(Effects(self._client._ports, self._client._acting), self._threads)
 
     async def operate(
@@ -186,7 +186,7 @@ class AsyncHoldfast:
         key: str | None = None,
         name: str | None = None,
     ) -> Operated:
-        """See Holdfast.operate. An async operator is awaited, and reads with `await` as well."""
+        """See Holdfast.operate. An async operator is awaited, and awaits its reads."""
         return await self.effects.operate(operator, input, scope=scope, key=key, name=name)
 
     async def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
@@ -198,7 +198,7 @@ class AsyncHoldfast:
         return await offering(self._threads, self._client.sweep_sessions)
 
     def questions(self) -> AsyncIterator[QuestionInfo]:
-        """Every open question that somebody can answer, oldest frame first."""
+        """Iterate over all open questions that can be answered, oldest frame first."""
         return self.index.questions()
 
     async def answer(
@@ -218,7 +218,7 @@ class AsyncHoldfast:
         )
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """See Holdfast.on. The callback is called on the loop that runs now, and may be async."""
+        """See Holdfast.on. The callback is called on the current loop, and may be async."""
         return self._client.on(event, on_loop(callback) if callable(callback) else callback)
 
     def agent(
@@ -237,7 +237,7 @@ class AsyncHoldfast:
         loops: int = LOOPS,
         options: Mapping[str, Any] | None = None,
     ) -> AsyncAgent[T]:
-        """See Holdfast.agent. `send` and what goes with it is awaited."""
+        """See Holdfast.agent. `send` and its relatives are awaited."""
         from holdfast.runtime.agent import AsyncAgent
         from holdfast.runtime.agent_config import makeup
 
@@ -268,15 +268,15 @@ class AsyncHoldfast:
         return await self._threads.wait(self._client.drain, grace)
 
     def tenant(self, name: str) -> AsyncHoldfast:
-        """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
+        """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
         return AsyncHoldfast(self._client.tenant(name), self._threads)
 
     def as_user(self, id: str) -> AsyncHoldfast:
-        """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""
+        """Return a view that records this user as actor and owner of content. Cheap; closing it closes nothing."""
         return AsyncHoldfast(self._client.as_user(id), self._threads)
 
     async def close(self) -> None:
-        """Let go of the journal, also when the awaiting task is cancelled meanwhile."""
+        """Release the journal, even if the awaiting task is cancelled meanwhile."""
         if self._client._owner:
             await close_with(self._threads, self._client.close)
 
@@ -310,12 +310,12 @@ def open_async(
     telemetry: Telemetry | None = None,
     strategies: dict[str, Callable[..., Any]] | None = None,
 ) -> Opening[AsyncHoldfast]:
-    """Open a journal for asyncio, with `await` or `async with`; takes what `holdfast.open` takes.
+    """Open a journal for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open`.
 
-    A memory, a summarizer and an embedder may be async here. Those that are not run in threads, as `tokenizer`,
-    `prices` and `redact` do.
+    A memory, a summarizer and an embedder may be async here. Plain ones run in threads, as `tokenizer`, `prices` and
+    `redact` do.
     """
-    either: Any = summarizer  # Only `compact` calls it, and knows both kinds.
+    either: Any = summarizer  # Only `compact` calls it, and accepts both kinds.
 
     def make() -> Holdfast:
         return open_sync(

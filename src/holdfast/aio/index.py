@@ -1,12 +1,11 @@
 """`hf.index` for asyncio: the methods of IndexView, awaited. Each crosses into a thread once, as a whole.
 
-Cancelling an await does not cancel the write; its key answers what happened. Whoever is
-cancelled in `resume_actor` gives the actor back with `release_actor`, or asks again with the
-same incarnation.
+Cancelling an await does not cancel the write; repeat it with its key to learn the outcome. After a cancelled
+`resume_actor`, release the actor with `release_actor`, or repeat the call with the same incarnation.
 
-`hf.index` for asyncio, the part about questions. See `client/questions.py`.
+`hf.index` for asyncio, questions. See `client/questions.py`.
 
-`hf.index` for asyncio, the part inside frames. See `client/work.py`.
+`hf.index` for asyncio, work inside frames. See `client/work.py`.
 """
 
 from __future__ import annotations

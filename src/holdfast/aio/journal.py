@@ -1,6 +1,6 @@
 """`hf.journal` for asyncio: the methods of JournalView, awaited. Each crosses into a thread once, as a whole.
 
-Cancelling an await does not cancel the write; its key answers what happened.
+Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.records.scope import Address
 
 
 class AsyncJournalView:
-    """`hf.journal` for asyncio: the methods of JournalView, awaited."""
+    """The journal of one tenant, for asyncio: the methods of JournalView, awaited."""
 
     def __init__(self, view: JournalView, threads: Threads) -> None:
         self._view = view
@@ -61,7 +61,7 @@ class AsyncJournalView:
             try:
                 loop.call_soon_threadsafe(happened.set)
             except RuntimeError:
-                pass  # The loop has been closed, and whoever waited in it is gone.
+                pass  # The loop is closed, and its waiters are gone.
 
         unwatch = ports.journal.watch(tell)
         try:
@@ -76,11 +76,11 @@ class AsyncJournalView:
                     continue
                 if timeout is not None and ports.clock.monotonic() - last >= timeout:
                     return
-                try:  # Not by wait_for, which loses a cancellation that comes together with news.
+                try:  # Not wait_for, which loses a cancellation that coincides with news.
                     async with asyncio.timeout(read.POLL_SECONDS):
                         await happened.wait()
                 except TimeoutError:
-                    pass  # Nothing here; another process may have written.
+                    pass  # Nothing in this process; another may have written.
         finally:
             unwatch()
 

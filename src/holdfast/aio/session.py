@@ -1,10 +1,10 @@
-"""AsyncSession: the same conversation for asyncio. Each operation crosses into a thread once, as a whole.
+"""AsyncSession: a conversation for asyncio. Each operation crosses into a thread once, as a whole.
 
-What the sync side reads as a property is awaited here: `await chat.title()`, `await chat.length()` for
-`len(chat)`. Cancelling an await does not cancel a write that has begun; its key answers what happened.
-Only `compact` crosses more often: what it summarises with may be async and is awaited on the loop.
+Properties of the sync session are awaited here: `await chat.title()`, `await chat.length()` for `len(chat)`. Cancelling
+an await does not cancel a write that has begun; repeat it with its key to learn the outcome. Only `compact` crosses
+more often: its summarizer may be async and is awaited on the loop.
 
-What a session's model is shown, for asyncio: its brief, packs and why they are so, the conversation made shorter.
+A session's context for asyncio: its brief, its packs and their explanations, and compaction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class AsyncSessionShown:
-    """SessionShown for asyncio."""
+    """The context of a conversation, for asyncio."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class AsyncSessionShown:
         recall: int | None = None,
         as_of: int | None = None,
     ) -> ContextPack:
-        """See Session.pack. Images and files are read with it, so that nothing waits for the disk afterwards."""
+        """See Session.pack. Images and files are loaded with it, so that rendering does not block on the disk."""
         return await packing(
             self._threads,
             self._session.pack,
@@ -140,7 +140,7 @@ class AsyncSessionShown:
         """See Session.begin_model_call."""
         return await summarising(self._threads, lambda: self._session.begin_model_call(pack, key=key))
 
-    # making shorter
+    # compaction
 
     async def compact(
         self,
@@ -164,7 +164,7 @@ class AsyncSessionShown:
     async def add_rule(
         self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str
     ) -> Callable[[], None]:
-        """See Session.add_rule. An async summarizer or function is awaited on the loop of whoever appends."""
+        """See Session.add_rule. Async summarizers and functions are awaited on the loop of the append."""
         of = self._session
 
         def choose(given: Any) -> Summarizer:
@@ -191,7 +191,7 @@ PAGE = 64
 
 
 class AsyncSession(AsyncSessionShown):
-    """Session for asyncio. Made by `await hf.session(…)`; `async for message in chat` reads all of it."""
+    """A Session for asyncio, created by `await hf.session(…)`; `async for message in chat` reads all of it."""
 
     __slots__ = ("_session", "_threads")
 
@@ -199,7 +199,7 @@ class AsyncSession(AsyncSessionShown):
         self._session = session
         self._threads = threads
 
-    # what it is
+    # properties
 
     @property
     def id(self) -> str:
@@ -208,7 +208,7 @@ class AsyncSession(AsyncSessionShown):
 
     @property
     def thread(self) -> str:
-        """Which line of it this is."""
+        """The name of this thread of the session."""
         return self._session.thread
 
     async def status(self) -> str:
@@ -244,10 +244,10 @@ class AsyncSession(AsyncSessionShown):
         return await self._threads.run(lambda: self._session.usage)
 
     async def length(self) -> int:
-        """How many messages it has: what `len` says of a Session."""
+        """Return the number of messages, as `len` does for a Session."""
         return await self._threads.run(len, self._session)
 
-    # saying
+    # writing
 
     @overload
     async def append(
@@ -303,7 +303,7 @@ class AsyncSession(AsyncSessionShown):
         return await self._following_rules(work)
 
     async def _following_rules(self, work: Callable[[], T]) -> T:
-        """Run what rules may follow: a session that has some may have to await a summarizer of theirs."""
+        """Run work that may trigger rules, whose summarizers may have to be awaited on this loop."""
         if self._session.rules:
             return await summarising(self._threads, work)
         return await self._threads.run(work)
@@ -311,7 +311,7 @@ class AsyncSession(AsyncSessionShown):
     # reading
 
     async def open_calls(self) -> list[ToolCallRequest]:
-        """Tool calls that wait for a result, oldest first. Until they have one, nothing after them is summarised."""
+        """See Session.open_calls."""
         return await self._threads.run(self._session.open_calls)
 
     async def messages(
@@ -400,7 +400,7 @@ class AsyncSession(AsyncSessionShown):
         """See Session.reset."""
         await offering(self._threads, self._session.reset)
 
-    # in and out
+    # import and export
 
     async def import_messages(
         self,
@@ -425,7 +425,7 @@ class AsyncSession(AsyncSessionShown):
 
 
 async def paged(threads: Threads, found: Iterator[T]) -> AsyncIterator[T]:
-    """What an iterator over the journal gives, one crossing per page."""
+    """Yield the items of an iterator over the journal, one crossing per page."""
     more = True
     while more:
         page = await threads.run(lambda: list(islice(found, PAGE)))

@@ -1,9 +1,9 @@
 """State for asyncio: the methods of State, awaited. Each crosses into a thread once, as a whole.
 
-Cancelling an await does not cancel a write that has begun; where the store takes keys, its key answers what
-happened. `reader()` is the plain StateReader: operators that are plain functions run in threads and read there.
+Cancelling an await does not cancel a write that has begun; where the store takes keys, repeat it with its key to learn
+the outcome. `reader()` returns the plain StateReader: operators that are plain functions run in threads and read there.
 
-Reading state for asyncio: the reading half of State, awaited. Each method crosses into a thread once, as a whole.
+The reading half of State for asyncio. Each method crosses into a thread once, as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ D = TypeVar("D")
 
 
 class AsyncReads:
-    """What can be read of one scope, awaited. `name` is the key of an entry."""
+    """The reading half of one scope, awaited. `name` is the key of an entry."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class AsyncReads:
 
 
 class AsyncStateReader(AsyncReads):
-    """Reads state and cannot write it: what operators get that are awaited. Call it with a scope to read another."""
+    """A read-only view of state, as async operators get it. Call it with a scope to read another one."""
 
     __slots__ = ("_of", "_threads")
 
@@ -117,11 +117,11 @@ class AsyncStateReader(AsyncReads):
 
     @property
     def scope(self) -> str:
-        """The scope that it reads."""
+        """The scope of the view."""
         return self._of.scope
 
     def __call__(self, scope: Address) -> AsyncStateReader:
-        """The same for another scope."""
+        """Return the same view of another scope."""
         return AsyncStateReader(self._of(scope), self._threads)
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class AsyncStateReader(AsyncReads):
 
 
 class AsyncState(AsyncReads):
-    """Entries and edges of one scope; `async for key in state` gives its keys."""
+    """The entries and edges of one scope; `async for key in state` yields its keys."""
 
     __slots__ = ("_embeds", "_of", "_threads")
 
@@ -142,7 +142,7 @@ class AsyncState(AsyncReads):
 
     @property
     def scope(self) -> str:
-        """The scope whose entries these are."""
+        """The scope of the entries."""
         return self._of.scope
 
     async def write(
@@ -207,7 +207,7 @@ class AsyncState(AsyncReads):
         return await self._threads.run(self._of.unlink, source, kind, target, target_scope=target_scope)
 
     def reader(self) -> StateReader:
-        """See State.reader. It waits for the store where it is called: read with it in threads."""
+        """See State.reader. It blocks on the store where it is called: use it in threads."""
         return self._of.reader()
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -219,12 +219,12 @@ class AsyncState(AsyncReads):
 
 
 class AsyncStateStore:
-    """The entries of every scope of one store, for asyncio: `hf.state`, or `await holdfast.open_store_async(…)`."""
+    """The entries of every scope of one store: `hf.state`, or `await holdfast.open_store_async(…)`."""
 
     def __init__(self, store: StateStore, threads: Threads) -> None:
         self._store = store
         self._threads = threads
-        # The journal embeds what it is asked about when it is searched; other stores embed what is written.
+        # The journal embeds a query when it is searched; other stores embed what is written.
         self._embeds = store._owner and store._storage.embedder is not None
 
     def __call__(self, scope: Address) -> AsyncState:
@@ -237,7 +237,7 @@ class AsyncStateStore:
         return self._store.capabilities
 
     def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
-        """See StateStore.reader. It waits for the store where it is called: read with it in threads."""
+        """See StateStore.reader. It blocks on the store where it is called: use it in threads."""
         return self._store.reader(scope)
 
     async def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
@@ -257,7 +257,7 @@ class AsyncStateStore:
         return await self._threads.run(self._store.datalog, script, params)
 
     async def close(self) -> None:
-        """Let go of the store, also when the task is cancelled meanwhile. Closing `hf.state` closes nothing."""
+        """Release the store, even if the task is cancelled meanwhile. Closing `hf.state` closes nothing."""
         if self._store._owner:
             await close_with(self._threads, self._store.close)
 
@@ -285,9 +285,9 @@ def open_store_async(
     prefix: str | None = None,
     durability: str | None = None,
 ) -> Opening[AsyncStateStore]:
-    """Open a store for asyncio, with `await` or `async with`; takes what `holdfast.open_store` takes.
+    """Open a store for asyncio, with `await` or `async with`; takes the arguments of `holdfast.open_store`.
 
-    An embedder may be async here; one that is not runs in a thread.
+    An embedder may be async here; a plain one runs in a thread.
     """
 
     def make() -> StateStore:

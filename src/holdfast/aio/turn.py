@@ -1,11 +1,8 @@
 """`async with chat.turn(…) as turn: async for step in turn:` the loop of `client/turn.py` for asyncio.
 
-The same steps under the same names; `done`, `fail` and `ask` are awaited. Lining up behind others takes no thread.
-
-The chunks of a stream for asyncio: a stop is heard also while the provider says nothing.
-
-The twin of `client/turn_stream.py`. Chunks are read in the task of whoever wants the words, so that nothing changes
-for the provider's SDK; a stop ends that wait like a timeout.
+The same steps under the same names; `done`, `fail` and `ask` are awaited. Waiting in the queue takes no thread. Chunks
+of a stream are read in the task that consumes the text, so nothing changes for the provider's SDK; a stop is noticed
+even while the provider is silent, and ends the wait like a timeout.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from holdfast.records.usage import Usage
 
 
 class AsyncCallModel(CallModel):
-    """CallModel whose outcome is awaited."""
+    """A CallModel whose outcome is awaited."""
 
     __slots__ = ("_step", "_threads")
 
@@ -82,7 +79,7 @@ class AsyncCallModel(CallModel):
 
 
 class AsyncCallTool(CallTool):
-    """CallTool whose outcome is awaited."""
+    """A CallTool whose outcome is awaited."""
 
     __slots__ = ("_step", "_threads")
 
@@ -98,7 +95,7 @@ class AsyncCallTool(CallTool):
         self.answered = True
         return said
 
-    async def fail(self, error: BaseException | str) -> Message:  # type: ignore[override]  # the same word, awaited here
+    async def fail(self, error: BaseException | str) -> Message:  # type: ignore[override]  # same word, awaited here
         """See CallTool.fail."""
         said = await self._threads.run(self._step.fail, error)
         self.answered = True
@@ -113,18 +110,18 @@ class AsyncCallTool(CallTool):
         return question
 
     def waits(self) -> None:
-        """Its tool waits for an answer: there is no outcome yet."""
+        """Mark the step as answered while its tool waits for an answer: there is no outcome yet."""
         self.answered = self._step.answered = True
 
 
 class AsyncTurn(AsyncFrame):
-    """Turn for asyncio. Made by `chat.turn(…)`, used with `async with`."""
+    """A Turn for asyncio, created by `chat.turn(…)` and used with `async with`."""
 
     def __init__(self, turn: Turn, threads: Threads) -> None:
         super().__init__(turn, threads)
         self._turn = turn
         self.lined: Callable[[], object] = lambda: None
-        """Called when it has begun, or has its place behind others."""
+        """Called when the turn has begun, or has its place in the queue."""
 
     async def open(self) -> None:
         """See Turn.open. Waiting for others can be cancelled at any time."""
@@ -150,7 +147,7 @@ class AsyncTurn(AsyncFrame):
         self._turn._opened()
 
     def _abandon(self, steps: Iterator[Wait]) -> None:
-        """Nobody wants the turn any more: what was begun already stays live, for its key to take up."""
+        """Abandon the opening; a turn that was begun already stays live, for its key to continue."""
         steps.close()  # type: ignore[attr-defined]  # it is a generator
         if self._turn._opening.epoch is not None:
             self._turn._opened()
@@ -163,13 +160,13 @@ class AsyncTurn(AsyncFrame):
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         wait.tell(lambda: loop.call_soon_threadsafe(ready.set))
-        try:  # Not by wait_for, which loses a cancellation that comes together with our turn.
+        try:  # Not wait_for, which loses a cancellation that coincides with our turn.
             async with asyncio.timeout(self._turn._opening.patience()):
                 await ready.wait()
         except TimeoutError:
-            return  # The opening sees that it was not called, and says so.
+            return  # The opening notices that it was not called, and reports it.
 
-    # what it is
+    # properties
 
     @property
     def key(self) -> str | None:
@@ -186,7 +183,7 @@ class AsyncTurn(AsyncFrame):
         known = self._turn._used
         return await self._threads.run(lambda: self._turn.usage) if known is None else known
 
-    # what comes next
+    # next steps
 
     async def __aiter__(self) -> AsyncIterator[Step]:
         while steps := await self.steps(at_once=1):
@@ -199,14 +196,14 @@ class AsyncTurn(AsyncFrame):
     async def steps(self, at_once: int | None = None) -> list[Step]:
         """See Turn.steps."""
         if self._turn._ended is not None:
-            return self._turn.steps(at_once)  # Nothing is read any more.
+            return self._turn.steps(at_once)  # Nothing more is read.
         return [self._awaited(step) for step in await self._threads.run(self._read_in, at_once)]
 
     def _read_in(self, at_once: int | None) -> list[Step]:
         steps = self._turn.steps(at_once)
         for step in steps:
             if isinstance(step, CallModel):
-                step.pack = step.pack.read_in()  # So that nothing waits for the disk when it is rendered.
+                step.pack = step.pack.read_in()  # Rendering must not block on the disk.
         return steps
 
     def _awaited(self, step: Step) -> Step:
@@ -225,7 +222,7 @@ class AsyncTurn(AsyncFrame):
         return await self._threads.run(self._turn.is_stopping)
 
     async def stopping(self, timeout: float | None = None) -> str | None:
-        """See Turn.stopping. Race it against what takes long; it takes no thread while it waits."""
+        """See Turn.stopping. Race it against slow work; it takes no thread while it waits."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (reason := await self._threads.run(self._turn._stop_asked)) is None and not self._turn._is_over:
@@ -238,12 +235,12 @@ class AsyncTurn(AsyncFrame):
 
 
 CLOSING = 2.0
-"""Seconds that a stream has to let itself be closed."""
+"""Seconds that a stream has to close."""
 _END: Final = object()
 
 
 async def heard(turn: Turn, threads: Threads, chunks: Any) -> AsyncGenerator[Any, None]:
-    """The chunks, until they end, or the turn does."""
+    """Yield the chunks until they end or the turn does."""
     given, at_end = aiter(chunks), False
     looked = _now()
     try:
@@ -251,7 +248,7 @@ async def heard(turn: Turn, threads: Threads, chunks: Any) -> AsyncGenerator[Any
             try:
                 chunk = await _next(turn, threads, given)
             except Exception:
-                with suppress(HoldfastError):  # What happened is what the stream raised.
+                with suppress(HoldfastError):  # The error to raise is the stream's.
                     await threads.run(turn._heed_stop)
                 if turn._ended is None:
                     raise
@@ -273,10 +270,10 @@ async def heard(turn: Turn, threads: Threads, chunks: Any) -> AsyncGenerator[Any
 
 
 async def _next(turn: Turn, threads: Threads, given: AsyncIterator[Any]) -> Any:
-    """The next chunk; TimeoutError if somebody asked for the turn to stop before it came."""
+    """Return the next chunk; raise TimeoutError if the turn was asked to stop before it came."""
     loop, watching = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     async with asyncio.timeout(None) as timer:
-        # Most chunks come sooner, and nobody has to watch.
+        # Most chunks come sooner and need no watcher.
         silent = loop.call_later(LOOK_EVERY, lambda: watching.add(loop.create_task(_watch(turn, threads, timer))))
         try:
             return await anext(given, _END)
@@ -288,7 +285,7 @@ async def _next(turn: Turn, threads: Threads, given: AsyncIterator[Any]) -> Any:
 
 async def _watch(turn: Turn, threads: Threads, timer: asyncio.Timeout) -> None:
     while True:
-        with suppress(HoldfastError):  # The journal cannot be read now. The next look may find it again.
+        with suppress(HoldfastError):  # The journal cannot be read now; the next look may succeed.
             if await threads.run(turn._stop_asked) is not None:
                 timer.reschedule(_now())
                 return
@@ -296,7 +293,7 @@ async def _watch(turn: Turn, threads: Threads, timer: asyncio.Timeout) -> None:
 
 
 async def _close(stream: object) -> None:
-    """Let go of a stream, if it can be; what it says to that is of no use to anybody."""
+    """Close a stream if possible; ignore its errors."""
     close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
     if not callable(close):
         return

@@ -1,1 +1,1 @@
-"""The command line. Thin: it opens a journal, calls what everybody can call, and prints the answer."""
+"""The command line: a thin layer that opens a journal, calls the public API, and prints the answer."""

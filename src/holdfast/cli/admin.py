@@ -43,7 +43,7 @@ def verify(
         with open_existing(path) as hf, Waiting("verify") as progress:
             report = hf.journal.verify(packs=packs, progress=progress)
     except Corrupt as error:
-        # Too damaged to be opened is a finding like any other, and the worst one.
+        # A journal too damaged to open is reported as a finding too.
         finding = Finding(kind="unreadable", where=str(existing_path(path)), problem=str(error))
         report = Verified(events=0, streams=0, rows=0, artifacts=0, findings=(finding,))
     if json:
@@ -70,7 +70,7 @@ def _print_report(report: Verified) -> None:
 
 
 def rebuild(path: JournalPath = None, /, *, json: Json = False) -> int:
-    """Make every projection anew from the events, while others go on."""
+    """Rebuild every projection from the events, while others keep working."""
     with open_existing(path) as hf, Waiting("rebuild") as progress:
         events = hf.journal.rebuild(progress=progress)
     tell(json, {"events": events}, f"Rebuilt from {events:,} events.")
@@ -100,7 +100,7 @@ def restore(
     seq: Annotated[int | None, Parameter(help="Only up to this cursor: the journal as it was then.")] = None,
     json: Json = False,
 ) -> int:
-    """Make a journal of a backup, whole or up to a cursor. The path must not exist yet."""
+    """Restore a journal from a backup, whole or up to a cursor. The path must not exist yet."""
     source, target = existing_path(backup), stored_path(named(path))
     with Waiting("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)

@@ -1,13 +1,9 @@
-"""`holdfast chat`: an agent in the terminal. Kill it anywhere and start it again: it goes on.
+"""`holdfast chat`: an agent in the terminal. Kill it at any point and start it again: it continues.
 
-Whatever goes wrong in a turn is one line, and the chat goes on. What is piped into it is taken line by line, without
-a prompt and without colours, so that it can be used by scripts.
-
-What can be typed in a chat that is not said to the agent: lines that begin with a slash.
-
-A model and two tools to try a chat with, for who has no key. Nothing leaves the machine, and no money is moved.
-
-Tools by their names: `module:name`, where the module is found as Python finds it, or in this folder.
+An error in a turn is printed as one line, and the chat continues. Piped input is read line by line, without a
+prompt and without colours, so that scripts can use it. Lines that begin with a slash are commands. Tools are
+given as `module:name`. Without a key for a provider, a scripted model with two tools answers; nothing then leaves
+the machine.
 """
 
 from __future__ import annotations
@@ -86,7 +82,7 @@ def chat(
     thread: Thread = None,
     tenant: Tenant = None,
 ) -> int:
-    """Talk with an agent in the terminal; kill it, start again, and it goes on."""
+    """Talk with an agent in the terminal; kill it, start again, and it continues."""
     given = tools_named(tools or [])
     chosen = model or next((name for key, name in KEYS.items() if os.environ.get(key)), SCRIPTED)
     typed = say is None and sys.stdin is not None and sys.stdin.isatty()
@@ -115,7 +111,7 @@ def _agent(hf: Holdfast, model: str, system: str | None, tools: list[Any], sessi
 
 
 def _talked(talk: Talk, lines: Iterator[str], *, typed: bool) -> int:
-    """Until nothing more is said; gives what a script may conclude."""
+    """Run the chat until its input ends; return the exit code."""
     code = OK
     try:
         code = _done(talk, None) or code
@@ -132,7 +128,7 @@ def _talked(talk: Talk, lines: Iterator[str], *, typed: bool) -> int:
 
 
 def _done(talk: Talk, line: str | None) -> int:
-    """One line, whatever comes of it; None is the beginning."""
+    """Handle one line and report its errors; None begins the chat. Return the exit code."""
     try:
         if line is None:
             talk.begin()
@@ -145,14 +141,14 @@ def _done(talk: Talk, line: str | None) -> int:
         return exit_code(error)
     except (BrokenPipeError, Left):
         raise
-    except Exception as error:  # noqa: BLE001  # A tool, a model or a source of them: nothing of theirs ends the chat.
+    except Exception as error:  # noqa: BLE001  # Errors of tools, models and tool sources do not end the chat.
         fail(error)
         return exit_code(HoldfastError())
     return OK
 
 
 def _heed(talk: Talk, line: str) -> None:
-    """What a line means: a command, an answer, or something to say."""
+    """Interpret a line: a command, an answer, or a message to the agent."""
     if line.startswith("/") and not line.startswith("//"):
         run_command(talk, line[1:])
     elif not line:
@@ -165,27 +161,26 @@ def _heed(talk: Talk, line: str) -> None:
 
 
 def _is_asked(talk: Talk) -> bool:
-    """Whether the question on the screen is answered with yes or no."""
+    """Return True if the oldest open question is answered with yes or no."""
     asked = talk.questions()
     return bool(asked) and is_verdict(asked[0])
 
 
-# where lines come from
+# input
 
 
 def _given(say: Sequence[str] | None) -> Iterator[str]:
     if say is not None:
         yield from say
-    elif sys.stdin is not None:  # Closed by whoever started us.
+    elif sys.stdin is not None:  # The parent process closed it.
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         yield from sys.stdin
 
 
 def _terminal() -> Iterator[str]:
-    """Lines as they are typed, until Ctrl-D or Ctrl-C."""
     with suppress(ImportError):
-        import readline  # noqa: F401  # Arrow keys and what was typed before.
+        import readline  # noqa: F401  # Arrow keys and history.
     prompt = PROMPT if sys.stdout.isatty() else ""
     while True:
         try:
@@ -198,7 +193,7 @@ def _terminal() -> Iterator[str]:
 
 
 def _leave_if_stuck(code: int) -> None:
-    """A tool that was stopped may go on in its thread, and would keep the process for as long as it likes."""
+    """Exit at once if a stopped tool is still running in its thread, which would keep the process alive."""
     late = time.monotonic() + GRACE_SECONDS
     at_work = [one for one in threading.enumerate() if one.name.startswith(STEPS)]
     for thread in at_work:
@@ -211,11 +206,11 @@ def _leave_if_stuck(code: int) -> None:
 
 
 class Left(Exception):
-    """Somebody wants to leave."""
+    """The user wants to leave the chat."""
 
 
 class Word(NamedTuple):
-    """What a command does, and how it is written."""
+    """A chat command: its function, its arguments and its help text."""
 
     run: Callable[[Talk, str], None]
     arguments: str
@@ -223,7 +218,7 @@ class Word(NamedTuple):
 
 
 def run_command(talk: Talk, line: str) -> None:
-    """A line without its slash."""
+    """Run a command, given its line without the slash."""
     name, _, rest = line.partition(" ")
     word = WORDS.get(name.casefold())
     if word is None:
@@ -316,7 +311,7 @@ _REMEMBER = re.compile(r"\s*remember(?:\s+that)?\s+(.+)", re.IGNORECASE | re.DOT
 
 
 def practice_model(*, slow: bool) -> Scripted:
-    """Answers by a few rules; what it says follows from what it is shown."""
+    """Return a model that answers by a few rules, depending only on the pack it is shown."""
     return Scripted(_answered, pause=PAUSE if slow else 0.0)
 
 
@@ -333,7 +328,7 @@ def _answered(pack: Shown) -> Any:
 
 
 def practice_tools(hf: Holdfast, session: str, *, slow: bool) -> list[AnyTool]:
-    """One that takes a while and must not run twice by accident, and one that wants a yes."""
+    """Return two tools: a slow one that must not run twice by accident, and one that needs approval."""
 
     @tool
     def refund(order: int, amount: int, call: ToolCall) -> str:
@@ -356,7 +351,7 @@ WRITE = "Write module:name, as in shop:refund for refund in shop.py, or the name
 
 
 def tools_named(names: Sequence[str]) -> list[Any]:
-    """What the names stand for, in order."""
+    """Load the named tools, in order. A name may stand for a list of tools."""
     found: list[Any] = []
     for name in names:
         one = _found(name)
@@ -374,7 +369,7 @@ def _found(name: str) -> Any:
     try:
         loaded: Any = importlib.import_module(module)
     except Exception as error:
-        # Whatever its code raises: whoever wrote it needs the reason, not our stack.
+        # The module's code may raise anything; its author needs the reason, not holdfast's stack.
         raise InvalidValue(f"{module} cannot be imported: {type(error).__name__}: {error}. {WRITE}") from error
     for part in attribute.split("."):
         if not hasattr(loaded, part):

@@ -1,11 +1,8 @@
-"""The turns of a chat: said, gone on with, answered, stopped. Nothing is kept here but what is in the journal.
+"""A chat session at the terminal: its turns, and how they are shown.
 
-So whoever kills the terminal and starts it again goes on with the same turn.
-
-What a chat shows: what was said, what is said right now, what tools do, and what is asked.
-
-All of it was written by users, models and tools: every piece is made printable before it is shown. Nothing that was
-shown is shown a second time, however often the journal tells of it.
+All state is in the journal, so a chat that is killed and started again continues the same turn. Messages were
+written by users, models and tools: every piece of text is escaped before it is shown. Nothing is shown twice,
+however often the journal reports it.
 """
 
 from __future__ import annotations
@@ -43,41 +40,41 @@ NO = ("no", "n", "deny", DO_NOT)
 
 
 class Talk:
-    """One conversation with one agent, at a terminal."""
+    """A conversation with an agent at a terminal."""
 
     def __init__(self, hf: Holdfast, agent: Agent[Any], id: str, thread: str) -> None:
         self.hf, self.agent, self.id, self.thread = hf, agent, id, thread
         self.scope = Scope.actor(ACTOR, session=id, thread=thread).text
         self._hearing = Hearing()
 
-    # what there is
+    # state
 
     def session(self) -> Session | None:
-        """The conversation; None if nothing was said yet."""
+        """Return the session; None if it does not exist yet."""
         try:
             return self.hf.session(self.id, thread=self.thread, create=False)
         except SessionNotFound:
             return None
 
     def live(self) -> FrameInfo | None:
-        """The turn that has not ended, if there is one."""
+        """Return the root frame of the turn that has not ended, if there is one."""
         return next((one for one in self.hf.index.stack(self.scope) if one.turn is not None), None)
 
     def questions(self) -> list[QuestionInfo]:
-        """What the turn waits for, oldest first."""
+        """Return the unanswered questions of the turn, oldest first."""
         asked = [one.question.id for one in self.hf.index.stack(self.scope) if one.question and not one.question.within]
         found = []
         for id in asked:
             try:
                 found.append(self.hf.index.question(id))
             except QuestionNotFound:
-                continue  # It was answered and gone on with just now.
+                continue  # It was just answered and resumed.
         return sorted((one for one in found if not one.answered), key=lambda one: (one.suspended_at, one.id))
 
-    # what can be done
+    # actions
 
     def begin(self) -> None:
-        """Show the end of what was said, and go on with a turn that was left."""
+        """Show the end of the conversation, and resume an unfinished turn."""
         at = self._newest(Scope.thread(self.id, self.thread)), self._newest(self.scope)
         session = self.session()
         self._hearing.begin([] if session is None else session.messages(SHOWN), at)
@@ -86,29 +83,28 @@ class Talk:
             self.go_on()
 
     def _newest(self, stream: Address) -> int:
-        """How far a stream is."""
         event = next(iter(self.hf.journal.events(stream, backwards=True)), None)
         return 0 if event is None else event.version
 
     def say(self, text: str) -> None:
-        """Say something and show what comes of it. In a turn that waits it joins that turn."""
+        """Send a message and show what follows. A message to a waiting turn joins that turn."""
         self._hearing.typed(text)
         self._stream(text)
 
     def go_on(self) -> None:
-        """Go on with the turn that is live."""
+        """Resume the live turn."""
         try:
             self._stream(None)
         except Refused:
             if self.live() is not None:
                 raise
-            # Another terminal worked on it, and has ended it meanwhile.
+            # Another process has ended the turn in the meantime.
             for event in self.agent.tail(self.id, self._hearing.place, thread=self.thread):
                 self._hearing.heard(event)
             self._hearing.over()
 
     def answer(self, text: str) -> None:
-        """Answer the oldest question, and go on."""
+        """Answer the oldest question, and resume."""
         open_ = [one for one in self.questions() if one.until is None]
         if not open_:
             raise InvalidValue("No question is open.")
@@ -116,7 +112,7 @@ class Talk:
         self.go_on()
 
     def stop(self) -> bool:
-        """End the turn that is live, here and now; gives whether there was one."""
+        """Stop the live turn; return True if there was one."""
         session = self.session()
         if session is None or not session.stop():
             return False
@@ -137,7 +133,7 @@ class Talk:
             note(how_to_answer(asked[0]))
 
     def _press_stop(self, over: threading.Event) -> None:
-        """Ask for the turn to stop. It may not have begun yet, so this asks until it is heard."""
+        """Ask the turn to stop. The turn may not have begun yet, so repeat until the request is accepted."""
         began = False
         while not began and not over.wait(0.02):
             try:
@@ -150,20 +146,20 @@ class Talk:
 
 @contextmanager
 def _stop_button(press: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Ctrl-C means stop while this lasts, and leaves if it is pressed again."""
+    """Make the first Ctrl-C stop the turn and the second one leave, within this block."""
     over, pressed = threading.Event(), threading.Event()
 
     def heard(number: int, frame: FrameType | None) -> None:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()
-        # Not here: the thread that was interrupted may hold what this needs.
+        # In another thread: the interrupted one may hold locks that stopping needs.
         threading.Thread(target=press, args=(over,), name="holdfast-stop", daemon=True).start()
 
     here = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if here else None
     if before is not signal.default_int_handler:
-        yield  # Somebody ignores Ctrl-C, or has other plans with it.
+        yield  # Ctrl-C is ignored, or has another handler.
         return
     signal.signal(signal.SIGINT, heard)
     try:
@@ -177,13 +173,13 @@ def _stop_button(press: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def verdict(text: str) -> bool | None:
-    """Whether some words are a plain yes or a plain no."""
+    """Return True for a plain yes, False for a plain no, else None."""
     said = " ".join(text.casefold().split())
     return True if said in YES else False if said in NO else None
 
 
 def read_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
-    """An answer as it was typed, as `hf.answer` takes it."""
+    """Parse a typed answer into keyword arguments of `hf.answer`."""
     said = text.strip()
     if not said:
         raise InvalidValue("What is the answer? " + how_to_answer(question))
@@ -195,7 +191,7 @@ def read_answer(question: QuestionInfo, text: str) -> dict[str, Any]:
     word, _, rest = said.partition(" ")
     approve = verdict(word)
     if approve is None:
-        # Anything else would count as a yes.
+        # Any other payload would count as a yes.
         raise InvalidValue("This is answered with yes or no. " + how_to_answer(question))
     if not approve:
         return {
@@ -219,7 +215,6 @@ def _chosen(question: QuestionInfo, said: str) -> Any:
 
 
 def _value(text: str, *, bare: bool = False) -> Any:
-    """JSON if it can be read so, else the text."""
     if bare:
         return text.strip()
     try:
@@ -233,22 +228,22 @@ PROMPT = "> "
 KEPT = "Stopped. What was shown is kept in the conversation."
 ERASED = "(erased)"
 VERDICTS = (["approve", "deny"], [RUN_AGAIN, DO_NOT])
-"""What is offered where a yes or a no is asked for."""
+"""The options of a question that is answered with yes or no."""
 
 
 def show(text: str, style: str = "") -> None:
-    """Some lines of the conversation."""
+    """Print some lines of the conversation."""
     console().print(Text(whole(text), style=style), soft_wrap=True)
 
 
 def fail(error: BaseException) -> None:
-    """What went wrong, in one line."""
+    """Print an error on one line."""
     said = " ".join(str(error).split()) or type(error).__name__
     note(f"holdfast: {said}", "red")
 
 
 class Hearing:
-    """What happens in a conversation, shown as it comes."""
+    """The screen of a conversation: shows events as they arrive, each once."""
 
     def __init__(self) -> None:
         self._seen = (0, 0)
@@ -258,7 +253,7 @@ class Hearing:
         self._kept = False
 
     def begin(self, messages: Sequence[Message], at: tuple[int, int]) -> None:
-        """Show what was said before; `at` says up to where in the journal, of the line and of the actor."""
+        """Show earlier messages; `at` is the journal position they reach, of the thread and of the actor."""
         self._seen = at
         for message in messages:
             self._names.update((call.id, call) for call in message.tool_calls)
@@ -266,15 +261,15 @@ class Hearing:
 
     @property
     def place(self) -> str:
-        """Up to where everything was shown, as `agent.tail` takes it."""
+        """The position up to which everything was shown, in the form that `agent.tail` takes."""
         return f"{self._seen[0]}.{self._seen[1]}"
 
     def typed(self, text: str) -> None:
-        """Something that stands on the screen because somebody typed it there."""
+        """Remember a text that is on the screen already because the user typed it."""
         self._own.append(text)
 
     def heard(self, event: AgentEvent) -> None:
-        """Show what happened, unless it was shown before."""
+        """Show an event, unless it was shown before."""
         if event.id is not None and not self._is_new(event.id):
             return
         shown = getattr(self, f"_{event.kind}", None)
@@ -282,7 +277,7 @@ class Hearing:
             shown(event)
 
     def over(self) -> None:
-        """Nothing more comes for now: the next thing begins on a line of its own."""
+        """End the streamed output, so that the next text begins on a line of its own."""
         if self._said:
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -296,7 +291,7 @@ class Hearing:
         self._seen = at
         return True
 
-    # one for each kind of event
+    # one method for each kind of event, found by name
 
     def _message(self, event: AgentEvent) -> None:
         if event.text in self._own:
@@ -319,7 +314,7 @@ class Hearing:
     def _reply(self, event: AgentEvent) -> None:
         if event.text.strip() != self._said.strip():
             if not event.text.startswith(self._said):
-                self.over()  # Something else was heard of it than what is kept, so that is shown whole.
+                self.over()  # The kept reply differs from the streamed one: show it whole.
             rest = event.text[len(self._said) :]
             sys.stdout.write(whole(rest))
             self._said += rest
@@ -355,12 +350,12 @@ class Hearing:
 
 
 def show_result(result: Any, *, failed: bool) -> None:
-    """What a tool gave back, on one line."""
+    """Print a tool's result on one line."""
     show(f"← {'error: ' if failed else ''}{brief(result_text(result), SHORT)}", "red" if failed else "cyan")
 
 
 def show_message(message: Message) -> None:
-    """What was said some time ago."""
+    """Print an earlier message."""
     text = ERASED if message.erased else content_text(message.content or "")
     if message.role == "user":
         show(f"{PROMPT}{text}", "bold")
@@ -376,12 +371,12 @@ def show_message(message: Message) -> None:
 
 
 def is_verdict(question: QuestionInfo) -> bool:
-    """Whether it is answered with a yes or a no."""
+    """Return True if the question is answered with yes or no."""
     return question.call is not None or question.options in VERDICTS
 
 
 def show_question(question: QuestionInfo) -> None:
-    """What is asked, and how to answer it."""
+    """Print a question and its options."""
     asked = words(question.reason, "(no reason given)")
     if question.until is not None:
         show(f"… {asked} ({state_of(question, SystemClock().now_ms())}; press Enter after that)", "yellow")
@@ -397,7 +392,7 @@ def _offered(question: QuestionInfo) -> str:
 
 
 def how_to_answer(question: QuestionInfo) -> str:
-    """What to type."""
+    """Return how to answer a question."""
     if question.call is not None:
         return "/answer yes runs it again; /answer no does not; /answer no JSON says what came of it when it ran."
     if is_verdict(question):

@@ -1,4 +1,4 @@
-"""Every command by name: where it lives, what it does, and its arguments. Nothing else, so reading it costs little."""
+"""The table of commands: module, help text and arguments of each. It imports nothing, so loading it is cheap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """Commands under one name; `alone` is the one that is meant when none is named."""
+    """A group of commands; `alone` is the command that runs if only the group is named."""
 
     help: str
     alone: str = ""
 
 
 class Command(NamedTuple):
-    """One row of the table: where the command lives, what it does, its arguments, and what else to know."""
+    """A row of the table: the command's module and function, its help text, its arguments, and an epilogue."""
 
     where: str
     help: str

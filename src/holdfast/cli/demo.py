@@ -1,8 +1,8 @@
-"""`holdfast demo`: an agent is killed while it pays money back, and the money is paid exactly once.
+"""`holdfast demo`: kill an agent while it pays money back, and show that it pays exactly once.
 
-Processes that share nothing but a folder: one is killed with SIGKILL inside a tool, another
-runs the same code and stops to ask, a command answers, a third one completes. This one starts
-them, reads the files that they left, and counts. Every number it prints was measured.
+The processes share nothing but a folder. The first is killed with SIGKILL inside a tool, the second
+runs the same code and stops to ask, a command answers, the third completes the work. This process
+starts them, reads the files they left, and counts. Every number it prints was measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GIVE_UP_SECONDS = 12.0
 BEFORE = {"model": 2, "find_order": 1, "refund": 1}
 AFTER = {"model": 3, "find_order": 1, "refund": 1}
 LIVE_FRAMES = 2
-"""The turn, and the call of the tool in it."""
+"""The turn, and the tool call in it."""
 
 
 def demo(*, json: Json = False) -> int:
@@ -53,7 +53,7 @@ def demo(*, json: Json = False) -> int:
 
 
 class _Story:
-    """Six chapters; each adds what it measured to `facts`."""
+    """A run of the demo in six chapters; each adds its measurements to `_facts`."""
 
     def __init__(self, folder: Path, *, quiet: bool) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class _Story:
         self._facts: dict[str, Any] = {}
 
     def told(self) -> dict[str, Any]:
-        """Everything that was measured, and whether it is as promised."""
+        """Run all chapters; return the measurements, with `ok` if all are as promised."""
         self._kill()
         self._look()
         self._resume()
@@ -158,12 +158,10 @@ class _Story:
             self._tell(f"     {id}  {text}")
 
     def _steps(self) -> list[tuple[str, int]]:
-        """What really ran, in order, each with its tokens or 1."""
         lines = (self._folder / RAN).read_text(encoding="utf-8").splitlines()
         return [(step, int(amount)) for step, _, amount in (line.partition(" ") for line in lines)]
 
     def _ran(self) -> dict[str, int]:
-        """How often each step really ran."""
         return dict(Counter(step for step, _ in self._steps()))
 
     def _paid(self) -> int:
@@ -179,7 +177,7 @@ def _live(hf: Holdfast) -> int:
 
 
 def _last_call(hf: Holdfast) -> dict[str, Any]:
-    """What the newest model call was shown, piece by piece, and why."""
+    """Return the tokens of the newest model call's pack, and each piece with the reason for it."""
     line = hf.session(SESSION, create=False)
     pack = line.pack_at(call_id(hf, line, "-1"))
     words = {segment.id: first_words(pack, segment) for segment in pack.segments}
@@ -188,11 +186,11 @@ def _last_call(hf: Holdfast) -> dict[str, Any]:
 
 
 def kill_inside(folder: Path) -> bool:
-    """Start the work and kill it once it says, through a pipe that outlives it, that it is inside the effect."""
+    """Start the agent and kill it once it reports, through a pipe that outlives it, that it is inside the tool."""
     inside, said = False, ""
     with subprocess.Popen(_worker(folder, "hangs"), stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         assert process.stdout is not None
-        # On a slow disk, or if it never says anything, it is killed all the same.
+        # If the disk is slow or the agent reports nothing, it is killed all the same.
         late = threading.Timer(GIVE_UP_SECONDS, process.kill)
         late.start()
         try:
@@ -209,7 +207,7 @@ def kill_inside(folder: Path) -> bool:
 
 
 def run_again(folder: Path) -> tuple[str, str]:
-    """The same work in a process of its own, to its end; gives how it ended."""
+    """Run the agent to its end in another process; return its status and text."""
     try:
         done = subprocess.run(  # noqa: S603
             _worker(folder), stdout=subprocess.PIPE, text=True, check=False, timeout=GIVE_UP_SECONDS
@@ -225,7 +223,7 @@ def _worker(folder: Path, *how: str) -> list[str]:
 
 
 def holdfast(*arguments: str) -> dict[str, Any]:
-    """A command of holdfast in a process of its own, as JSON; what it refuses gives nothing."""
+    """Run a holdfast command in another process and return its JSON; a refused command returns an empty dict."""
     command = [sys.executable, "-c", "from holdfast.cli.main import run; run()", *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
     found: dict[str, Any] = json_module.loads(done.stdout or "{}")

@@ -1,7 +1,7 @@
 """The agent of `holdfast demo`: ordinary code, run by one process after another until it is done.
 
-It does not know whether it runs for the first time. Whatever is really done leaves a line in a file, which
-nobody can take back, so that whoever reads it can count what happened, whatever a journal says.
+It does not know whether it runs for the first time. Every real action appends a line to a file that is never
+rolled back, so the actions can be counted independently of the journal.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ QUESTION = "refund(17, 240) may have run. Run again?"
 
 
 class Outside:
-    """The world outside of the journal: what is done here stays done."""
+    """The world outside the journal: an action taken here cannot be undone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def ran(self, step: str, amount: int = 1) -> None:
-        """Something was done just now."""
+        """Record that a step ran."""
         _write_line(self._folder / RAN, f"{step} {amount}")
 
     def pay(self, receipt: dict[str, Any]) -> None:
-        """The bank has the order."""
+        """Give the bank a payment order."""
         _write_line(self._folder / PAID, compact(receipt))
 
 
 class Counted(Scripted):
-    """The agent's model, which follows a script and notes outside how often it was asked, and for how many tokens."""
+    """The agent's model: follows a script, and records each call and its tokens in the outside world."""
 
     def __init__(self, outside: Outside) -> None:
         super().__init__([call("find_order", order=17), call("refund", order=17, amount=240), REPLY])
         self._outside = outside
 
     async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
-        """What the script says."""
+        """Return the script's next reply, and record the call."""
         made = await super().reply(asked, say)
         self._outside.ran("model", made.usage.spent)
         return made
 
 
 def tools(outside: Outside, *, hangs: bool) -> list[AnyTool]:
-    """What the agent can do: one tool that may run any number of times, and one that must not."""
+    """Return the agent's tools: one that may run any number of times, and one that must not."""
 
     @tool(if_interrupted="retry")
     def find_order(order: int) -> dict[str, Any]:
@@ -85,9 +85,9 @@ def tools(outside: Outside, *, hangs: bool) -> list[AnyTool]:
 
 
 def work(folder: Path, *, hangs: bool) -> Reply[Any]:
-    """Answer a customer. Sent again under the same key, it goes on where it stood."""
+    """Answer a customer. Sent again under the same key, the turn continues where it stopped."""
     outside = Outside(folder)
-    # A short lease: where a system does not say that a process is gone, others wait that long to be sure.
+    # A short lease: where the system cannot tell that a process is gone, others wait this long.
     with open_journal(folder / JOURNAL, settings=Settings(lease_ms=1_000)) as hf:
         agent: Any = hf.agent("shop", model=Counted(outside), system=SYSTEM, tools=tools(outside, hangs=hangs))
         reply: Reply[Any] = agent.send(SESSION, ASKED, key="mail-1")
@@ -95,7 +95,7 @@ def work(folder: Path, *, hangs: bool) -> Reply[Any]:
 
 
 def _write_line(path: Path, line: str) -> None:
-    """One write, and no buffer that a killed process would take with it."""
+    """Append a line in one write, with no buffer that a killed process would take with it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(file, f"{line}\n".encode())
@@ -104,13 +104,13 @@ def _write_line(path: Path, line: str) -> None:
 
 
 def say_at_once(line: str) -> None:
-    """One write for the whole line: a kill falls before it or after it, also where Python does not buffer."""
+    """Write a line to stdout in one write, so that a kill falls before or after it even if stdout is unbuffered."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
 def main(folder: str, how: str = "") -> None:
-    """Do the work and say how it ended: done, waiting for an answer, or failed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it, and who kills it then.
+    """Run the agent and print how it ended: done, waiting for an answer, or failed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then kills this one.
     try:
         reply = work(Path(folder), hangs=how == "hangs")
     except HoldfastError as error:

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is installed, what is in force, how large it is, and what to worry about."""
+"""`holdfast doctor`: report versions, settings in force, sizes, and anything to worry about."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _versions() -> dict[str, str]:
 
 
 def _settings() -> dict[str, dict[str, Any]]:
-    """Each setting in force, and whether the environment or its default says so."""
+    """Return each setting in force, and whether it comes from the environment or is a default."""
     in_force = settings_from_environment()
     given: dict[str, dict[str, Any]] = {}
     for field in known_settings():
@@ -129,7 +129,7 @@ def _streams(ports: Ports, tenant: str) -> int:
 
 
 def _pragmas(ports: Ports, versions: dict[str, str]) -> dict[str, Any]:
-    """What SQLite says of a connection as holdfast opens them: read back, not assumed."""
+    """Read the pragmas back from a connection that holdfast opened, rather than assume them."""
     journal: Any = ports.journal
     with journal.reading() as connection:
         versions["sqlite"] = str(connection.execute("SELECT sqlite_version()").get)

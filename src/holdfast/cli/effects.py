@@ -1,11 +1,8 @@
-"""`holdfast effects`: declared effects that are not settled, lane by lane, and what people decide about them.
+"""`holdfast effects`: list declared effects that are not settled, decide about them, and send them.
 
-A lane is what one scope declared for one sink. Its effects go in order, so the first one says why the others wait.
-
-`holdfast effects run`: give effects to their sinks, once or until stopped.
-
-Only sinks that are known here are worked on: the built-in ones and the webhooks that are named. A secret is
-read from the environment, never from an argument that every user of the machine can see.
+A lane holds the effects that one scope declared for one sink. They are sent in order, so the first one shows why
+the others wait. `run` works only on known sinks: the built-in ones and the webhooks given. A secret is read from
+the environment, never from an argument that every user of the machine can see.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = N
 
 
 def waiting(effects: Effects) -> list[EffectInfo]:
-    """Every effect that is not settled: lane after lane, each in its order."""
+    """Return every effect that is not settled: lane after lane, each in its order."""
     return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (*_lane(info), info.id))
 
 
@@ -82,7 +79,7 @@ def _lane(info: EffectInfo) -> tuple[str, str]:
 
 
 def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
-    """Show all that is known of an effect, and what came of it."""
+    """Show everything known about an effect, and its outcome."""
     journal, id = _addressed(path, effect)
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id)
@@ -94,7 +91,7 @@ def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant =
 
 
 def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
-    """Let an effect that is dead, deferred or between attempts be tried at once."""
+    """Let a dead, deferred or failed effect be tried at once."""
     return _decide(path, effect, tenant, json, "retried", "It is tried at the next dispatch.", Effects.revive)
 
 
@@ -107,7 +104,7 @@ def discard(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Take an effect out for good, whatever it waits for."""
+    """Discard an effect for good, whatever it waits for."""
 
     def decide(effects: Effects, id: str) -> None:
         effects.discard(id, reason=reason)
@@ -116,7 +113,7 @@ def discard(
 
 
 def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> int:
-    """Let an effect go that waits for approval."""
+    """Approve an effect that waits for approval."""
     return _decide(path, effect, tenant, json, "approved", "It goes at the next dispatch.", Effects.approve)
 
 
@@ -129,7 +126,7 @@ def reject(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Take an effect out that waits for approval."""
+    """Reject an effect that waits for approval."""
 
     def decide(effects: Effects, id: str) -> None:
         effects.reject(id, reason=reason)
@@ -154,13 +151,13 @@ def _decide(
 
 
 def _addressed(path: str, effect: str | None) -> tuple[str, str]:
-    """The journal, and an effect's id as it is stored, however it was typed."""
+    """Return the journal's path, and the effect's id in its stored form."""
     journal, id = journal_and(path, effect, "the effect's id")
     return journal, id.strip().upper()
 
 
 def _as_json(info: EffectInfo) -> dict[str, Any]:
-    """`erased` tells a payload that is gone from one that is null."""
+    """Convert an effect to JSON. `erased` tells an erased payload from a null one."""
     return {**fields(info), "erased": isinstance(info.payload, Erased)}
 
 
@@ -182,7 +179,7 @@ def _facts(info: EffectInfo) -> Iterator[tuple[str, str]]:
 
 
 def _next_try(info: EffectInfo, *, first: bool) -> str:
-    """When an effect is tried, or what it waits for."""
+    """Describe when an effect is tried next, or what it waits for."""
     if info.status == "approval":
         return "when approved"
     if info.status == "dead":
@@ -223,7 +220,7 @@ def _print(found: Sequence[EffectInfo]) -> None:
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> Table:
-    """For a terminal: a line for each lane, and its effects below it."""
+    """Build a table for a terminal: a row for each lane, with its effects below it."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
@@ -237,7 +234,7 @@ def _table(rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def _what_next(found: Sequence[EffectInfo], journal: str, tenant: str | None) -> str:
-    """The command that the first of the worst needs."""
+    """Suggest a command for the first effect that needs one most."""
     by_status = {info.status: info.id for info in reversed(found)}
     for status, said, command in (
         ("dead", "Try one again with", "effects retry"),
@@ -249,7 +246,7 @@ def _what_next(found: Sequence[EffectInfo], journal: str, tenant: str | None) ->
 
 
 AT_ONCE = 100
-"""So many effects between two steps of the bar."""
+"""The number of effects between two steps of the progress bar."""
 EVERY_SECONDS = 1.0
 SAID = {
     "applied": "applied",
@@ -276,7 +273,7 @@ def run(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Give effects to their sinks."""
+    """Send effects to their sinks."""
     hooks = _webhooks(webhook or [], secret_env or [])
     names = _names(hooks, sink)
     with open_existing(path, tenant) as hf:
@@ -307,12 +304,12 @@ def _secret(variable: str) -> str | bytes:
     secret = os.environ.get(variable, "")
     if not secret:
         raise InvalidValue(f"The variable {variable} is not set or empty. Put the webhook's secret into it.")
-    # The environment holds bytes; those that are no text are a secret as well.
+    # The environment holds bytes; bytes that are not text are a valid secret too.
     return secret if secret.isprintable() else os.fsencode(secret)
 
 
 def _names(hooks: dict[str, WebhookSink], only: str | None) -> list[str]:
-    """The sinks that are worked on; those that are not known here are left to whoever knows them."""
+    """Return the sinks to work on; unknown ones are left to processes that know them."""
     known = [*sorted(BUILT_IN), *hooks]
     if only is None:
         return known
@@ -337,7 +334,7 @@ def _once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
 
 
 def _for_ever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
-    """Until Ctrl-C. What others declare or what is due again is seen within a second."""
+    """Dispatch until Ctrl-C. New and due effects are seen within a second."""
     if not json:
         note("Dispatching effects. Stop with Ctrl-C.")
     while True:
@@ -352,7 +349,7 @@ def _for_ever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
 def _round(
     effects: Effects, names: Sequence[str], total: int | None, progress: Callable[[int, int], None] | None
 ) -> Dispatched:
-    """Everything that is due, some at a time; no more than there was, so that it ends while others declare more."""
+    """Dispatch all due effects in batches; at most `total`, so that it ends while others declare more."""
     counts: dict[str, Any] = {}
     attempts = 0
     for name in names:

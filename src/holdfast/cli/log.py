@@ -1,4 +1,4 @@
-"""`holdfast log`: what happened, in order, for people or as JSON lines; page by page, so any journal can be shown."""
+"""`holdfast log`: show events in order, for people or as JSON lines; page by page, so any journal can be shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what happened, and follow it."""
+    """Show the events, and follow new ones."""
     if last is not None and last < 1:
         raise InvalidValue(f"--last must be 1 or more, not {last}.")
     if follow and until is not None:
@@ -52,7 +52,7 @@ def log(
 
 
 class _Wanted:
-    """Which events, in which order."""
+    """A selection of events and their order."""
 
     def __init__(
         self, journal: JournalView, scope: str | None, types: tuple[str, ...], after: int | None, until: int | None
@@ -64,7 +64,7 @@ class _Wanted:
         self._until = until
 
     def stored(self, last: int | None = None) -> Iterator[Event]:
-        """Those that there are now, oldest first."""
+        """Yield the events that exist now, oldest first."""
         bounds: dict[str, Any] = {"after": self._after or 0, "until": self._until, "types": self._types}
         if last is None:
             yield from self._journal.events(self._scope, **bounds)
@@ -73,7 +73,7 @@ class _Wanted:
             yield from reversed(newest)
 
     def followed(self, last: int | None) -> Iterator[Event]:
-        """Some that there are, if asked for, then all that happen; none twice and none left out."""
+        """Yield the newest existing events if asked for, then all new ones, without repeats or gaps."""
         start = self._after
         if last is not None or start is None:
             start = self._journal.position() if self._scope is None else self._journal.version(self._scope)
@@ -92,7 +92,7 @@ def _print_json(events: Iterable[Event], content: bool) -> bool:
 
 
 def as_json(event: Event, content: bool) -> dict[str, Any]:
-    """An event as one JSON object. `erased` tells content that is gone from content that never was."""
+    """Convert an event to JSON. `erased` tells erased content from content that never existed."""
     line: dict[str, Any] = {name: getattr(event, name) for name in ENVELOPE}
     line["facts"] = plain(event.facts)
     line["erased"] = isinstance(event.content, Erased)
@@ -102,7 +102,7 @@ def as_json(event: Event, content: bool) -> dict[str, Any]:
 
 
 def _print(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
-    """One page at a time; columns only ever grow wider, so that pages line up."""
+    """Print page by page; return True if there was any event. Columns only grow, so pages line up."""
     out, rest, first = console(), iter(events), True
     widths = [3, 23, 6, 1, 4]
     while page := [_cells(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
@@ -126,14 +126,14 @@ def _cells(event: Event, content: bool) -> tuple[str, ...]:
 
 
 def _line(row: Sequence[str], widths: list[int]) -> str:
-    """For a pipe: nothing is cut, and a journal of any size goes through quickly."""
+    """Format a row for a pipe: nothing is cut, and a large journal prints quickly."""
     cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
     cells[0], cells[3] = row[0].rjust(widths[0]), row[3].rjust(widths[3])
     return "  ".join((*cells, row[-1])).rstrip() + "\n"
 
 
 def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
-    """For a terminal: a long stream is cut where room is short, facts are folded."""
+    """Build a table for a terminal: long stream names are cut where room is short, facts are folded."""
     table = Table(box=None, show_header=header, header_style="dim", pad_edge=False)
     for name, wanted, style in zip(COLUMNS, widths, ("", "dim", "", "", "bold"), strict=False):
         most = min(wanted, max(6, width // 4)) if name == "stream" else wanted
@@ -146,14 +146,13 @@ def _table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header
 
 
 def _short(facts: Any) -> str:
-    """`name=value` pairs: what a line has room for."""
     if not isinstance(facts, dict):
         return compact(facts)
     return " ".join(f"{name}={value if isinstance(value, str) else compact(value)}" for name, value in facts.items())
 
 
 def when(at_ms: int) -> str:
-    """A time of the journal; a clock that was far off must not stop the listing."""
+    """Format a time of the journal; a time that is out of range is shown in milliseconds."""
     try:
         moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     except (OverflowError, OSError, ValueError):

@@ -1,8 +1,8 @@
-"""`holdfast`: the application, and what becomes of errors.
+"""`holdfast`: the application, its exit codes, and its error output.
 
-Commands are named in a table and imported when they are run, so that `holdfast --help` costs
-little. Whatever goes wrong is one line that says what to do, and an exit code that a
-script can act on; a traceback means a defect in holdfast.
+Commands are listed in a table and imported only when run, so `holdfast --help` stays fast. Every
+error is one line that says what to do, with an exit code that a script can act on; a traceback
+means a defect in holdfast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXIT_CODES = {
 
 
 def make_app() -> App:
-    """The application with its commands, none of them imported yet."""
+    """Build the application with its commands, none of them imported yet."""
     app = App(
         name="holdfast",
         help="Durable state for LLM agents: look into a journal, read its conversations and state, answer its "
@@ -69,14 +69,14 @@ def make_app() -> App:
 
 
 def command_of(app: App, name: str) -> App:
-    """A command by its name, which has two words if it is one of a group."""
+    """Return a command by its name, which has two words for a command of a group."""
     for word in name.split():
         app = app[word]
     return app
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the command that a group means when it is named alone."""
+    """Insert a group's default command if the group is named alone."""
     first, *rest = arguments or ("",)
     alone = GROUPS[first].alone if first in GROUPS else ""
     named = rest and (rest[0] in ("--help", "-h") or f"{first} {rest[0]}" in COMMANDS)
@@ -84,7 +84,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     try:
         code = make_app()(_spelled_out(arguments))
         sys.stdout.flush()
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def exit_code(error: HoldfastError) -> int:
-    """What a script may conclude from an error."""
+    """Return the exit code for an error."""
     if isinstance(error, Corrupt):
         return DAMAGED
     return UNAVAILABLE if isinstance(error, Unavailable | OutcomeUnknown) else REFUSED
@@ -112,24 +112,24 @@ def exit_code(error: HoldfastError) -> int:
 def _fail(message: str, code: int) -> int:
     from holdfast.cli.output import printable
 
-    # Standard error may be closed as well; the code still tells.
+    # Standard error may be closed too; the exit code still reports the failure.
     with suppress(OSError):
         sys.stderr.write(f"holdfast: {printable(' '.join(message.split()))}\n")
     return code
 
 
 def _discard_output() -> None:
-    """Nobody reads any more: without this, Python complains when it flushes at its end."""
+    """Redirect stdout to the null device: its reader is gone, and Python would complain when flushing at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:
-    """The entry point."""
+    """Run the command, and exit with its code."""
     if sys.stdout is None:
-        # Closed by whoever started us: there is nobody to talk to, and that is no error.
+        # The parent process closed stdout: discard the output, this is not an error.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Not every terminal can show every character, and none of them is worth a traceback.
+        # A character that the terminal cannot show must not raise a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

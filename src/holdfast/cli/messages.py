@@ -1,8 +1,6 @@
-"""`holdfast messages` and `holdfast fork`: read a conversation page by page, and let a new thread go on from it.
+"""`holdfast messages` and `holdfast fork`: read a conversation page by page, and fork a new thread from it.
 
-What a message says, for people: its words, calls and results, and marks for what is odd about it.
-
-All of it was written by users, models and tools: every piece is made printable before it is shown.
+Messages were written by users, models and tools: every piece of text is escaped before it is shown.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def messages(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what was said, oldest first."""
+    """Show the messages of a conversation, oldest first."""
     check_limit(limit)
     journal, id = journal_and(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
@@ -80,7 +78,7 @@ def fork(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Begin a new thread that goes on after a message. Nothing is copied, and the old thread stays as it is."""
+    """Fork a new thread after a message. Nothing is copied, and the old thread stays as it is."""
     journal, id = journal_and(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
         line = find_session(hf, id, thread)
@@ -99,12 +97,11 @@ def fork(
 
 
 def _whole(id: str | None) -> str | None:
-    """A message's id as it is stored, however it was typed."""
     return None if id is None else id.strip().upper()
 
 
 def _further(line: Session, found: list[Message], *, forwards: bool) -> tuple[str, str] | None:
-    """The option that leads to the next page, if there is one."""
+    """Return the option and message id that lead to the next page, if there is one."""
     if not found:
         return None
     if forwards:
@@ -119,7 +116,7 @@ def _next_page(journal: str, line: Session, more: tuple[str, str], tenant: str |
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """All that is known of a message; nothing is shortened."""
+    """Convert a message to JSON, with nothing shortened."""
     known = fields(message)
     known["tool_calls"] = [fields(call) for call in message.tool_calls]
     known["tool_results"] = [fields(result) for result in message.tool_results]
@@ -137,7 +134,6 @@ def _print(page: Page, *, full: bool) -> None:
 
 
 def _plain_rows(page: Page) -> Iterator[str]:
-    """A line for each message, for programs that go by lines."""
     rows = [
         (
             message.id,
@@ -154,7 +150,6 @@ def _plain_rows(page: Page) -> Iterator[str]:
 
 
 def _plain_blocks(page: Page) -> Iterator[str]:
-    """What a terminal gets, for a pipe."""
     for message in page.messages:
         yield f"{_head(message).plain}\n"
         for piece in page.pieces(message):
@@ -163,7 +158,6 @@ def _plain_blocks(page: Page) -> Iterator[str]:
 
 
 def _blocks(page: Page) -> Iterator[Any]:
-    """A line about each message, and below it what it says, as wide as the terminal is."""
     for message in page.messages:
         yield _head(message)
         yield Padding(Text("\n").join(Text(*piece) for piece in page.pieces(message)), (0, 0, 1, 2))
@@ -187,14 +181,14 @@ ERASED = "(erased)"
 
 
 class Piece(NamedTuple):
-    """Some words and their style."""
+    """A piece of text and its style."""
 
     text: str
     style: str = ""
 
 
 class Page:
-    """Messages that are shown together, so that calls and results can name each other."""
+    """Messages shown together, so that calls and results can refer to each other."""
 
     def __init__(self, messages: Sequence[Message], *, newest: bool, full: bool) -> None:
         self.messages = messages
@@ -202,11 +196,11 @@ class Page:
         self._names = {call.id: call.name for message in messages for call in message.tool_calls}
         answered = {result.tool_call_id for message in messages for result in message.tool_results}
         self._labels = short_ids([*self._names, *answered])
-        # Further down somebody may have answered; at the end of a line nobody has.
+        # A call may be answered on a later page; only at the end of the thread is it certain to be open.
         self._waiting = self._names.keys() - answered if newest else frozenset()
 
     def pieces(self, message: Message) -> Iterator[Piece]:
-        """What a message says: a line each if it is shortened, else as many lines as it has."""
+        """Yield the pieces of a message: one line each if shortened, else with all their lines."""
         if message.erased and not message.tool_calls and not message.tool_results:
             yield Piece(ERASED, "dim italic")
         elif message.content:
@@ -234,25 +228,25 @@ class Page:
 
 
 def marks(message: Message) -> list[str]:
-    """What is odd about a message."""
+    """Return the marks of a message, such as `pinned`."""
     found = [name for name in ("pinned", "partial", "synthetic", "erased") if getattr(message, name)]
     return found + ["interrupted"] * any(result.interrupted for result in message.tool_results)
 
 
 def role_of(message: Message) -> str:
-    """Who speaks."""
+    """Return a message's role and the speaker's name, if any."""
     return message.role if not message.name else f"{message.role} ({printable(brief(message.name, NAME))})"
 
 
 def content_text(content: str | Sequence[Part]) -> str:
-    """Text, with a word for every image, file and other part."""
+    """Return content as text, with a placeholder for every image, file and other part."""
     if isinstance(content, str):
         return content
     return " ".join(text for part in content if (text := _part_text(part)))
 
 
 def result_text(result: Any) -> str:
-    """What a tool gave back: text, parts, or plain data as JSON."""
+    """Return a tool's result as text: text, parts, or plain data as JSON."""
     if isinstance(result, str):
         return result
     if isinstance(result, list) and result and all(isinstance(part, dict) and "type" in part for part in result):

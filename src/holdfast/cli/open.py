@@ -1,4 +1,4 @@
-"""Which journal a command means, and how it is opened. Looking never makes a new one."""
+"""Find and open the journal of a command. Commands that only read never create a journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLE = "HOLDFAST_URL"
 
 
 def switch(help: str) -> Parameter:
-    """An option that is given or not: it takes no value, and there is no `--no-…` of it."""
+    """Return the parameter of a flag: an option without a value and without a `--no-…` form."""
     return Parameter(negative=(), show_default=False, help=help)
 
 
@@ -38,7 +38,7 @@ Tenant = Annotated[str | None, Parameter(help="Whose events; 'default' if not gi
 
 
 def journal_and(first: str | None, second: str | None, what: str) -> tuple[str, str]:
-    """Two arguments, or one when the environment names the journal."""
+    """Return the journal's path and one more argument; the path may come from the environment."""
     if first is not None and second is not None:
         return first, second
     journal = os.environ.get(VARIABLE)
@@ -48,28 +48,31 @@ def journal_and(first: str | None, second: str | None, what: str) -> tuple[str, 
 
 
 def named(path: str | None) -> str:
-    """The journal that was named on the command line or in the environment."""
+    """Return the journal's path, or refuse if neither the command line nor the environment gives one."""
     if not path:
         raise InvalidValue(f"Which journal? Give its path, or set {VARIABLE}.")
     return path
 
 
 def spelled(command: str, path: str, *words: str, tenant: str | None = None) -> str:
-    """A command to type next, quoted for a shell; the journal is left out where the environment names it."""
+    """Format a command for the user to type next, quoted for a shell.
+
+    The journal's path is left out if the environment names the journal.
+    """
     journal = () if os.environ.get(VARIABLE) == path else (path,)
     whose = () if tenant is None else ("--tenant", tenant)
     return shlex.join(("holdfast", *command.split(), *journal, *words, *whose))
 
 
 def stored_path(path: str) -> Path:
-    """The file of a journal that is kept; one in memory would be gone with this command."""
+    """Return the file of a journal; refuse one in memory, which would be gone with this command."""
     if path == "memory:":
         raise InvalidValue("A journal in memory ends with its process. Give the path of a file.")
     return file_path(path)
 
 
 def existing_path(path: str | None) -> Path:
-    """The file of a journal that is there. Nothing is created, and nothing is opened yet."""
+    """Return the file of an existing journal. Nothing is created or opened."""
     found = stored_path(named(path))
     if not found.exists():
         raise NotFound(
@@ -85,14 +88,14 @@ def existing_path(path: str | None) -> Path:
 
 @contextmanager
 def open_existing(path: str | None, tenant: str | None = None) -> Iterator[Holdfast]:
-    """A journal that is there, for one tenant."""
+    """Open an existing journal for one tenant."""
     with open_journal(existing_path(path)) as client:
         yield client if tenant is None else client.tenant(tenant)
 
 
 @contextmanager
 def filling(target: Path) -> Iterator[Holdfast]:
-    """A journal for an import: made if there is none, and removed again if it could not be filled."""
+    """Open a journal for an import: create it if missing, and remove it again if the import fails."""
     undo = _undo(target)
     try:
         with open_journal(target) as client:
@@ -103,7 +106,7 @@ def filling(target: Path) -> Iterator[Holdfast]:
 
 
 def _undo(target: Path) -> Callable[[], None]:
-    """What removes a journal that an import made and could not fill. One that anybody else filled stays."""
+    """Return a function that removes the files of a journal created by a failed import, if it holds no events."""
     made = [target.with_name(target.name + end) for end in ("", "-wal", "-shm", "-artifacts")]
     made = [] if target.exists() else [path for path in made if not path.exists()]
 

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs, a bar for whoever waits.
+"""Output of the commands: tables for people, JSON for programs, a progress bar for long work.
 
-Answers go to standard output, everything else to standard error. Text from a journal
-was written by others: nothing in it may move the cursor or change a colour.
+Answers go to standard output, everything else to standard error. Text from a journal is untrusted:
+nothing in it may move the cursor or change a colour.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rich.text import Text
 from holdfast.records.events.envelope import Erased
 
 PATIENCE_SECONDS = 1.0
-"""Whatever takes longer shows a bar."""
+"""A progress bar appears after this time."""
 
 _UNLIMITED = 100_000
 _TAB = 4
 
 
 class _Console(Console):
-    """rich would end the process on a broken pipe with a code of its own."""
+    """A console that raises on a broken pipe; rich would end the process with its own exit code."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Colours and a width on a terminal; plain lines of any length in a pipe, so that nothing is cut."""
+    """Return a console: colours and the real width on a terminal; plain, uncut lines in a pipe."""
     made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made = _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_UNLIMITED)
@@ -44,28 +44,28 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def printable(text: str) -> str:
-    """Text with everything invisible spelled out: control characters, directions, lone surrogates."""
+    """Escape invisible characters in a text: control characters, text directions, lone surrogates."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def brief(text: str, most: int) -> str:
-    """The first words of a text of any length, on one line."""
-    # White space may fill the whole beginning, so more is looked at than is shown; but never all of 50 MB.
+    """Shorten a text of any length to its first words, on one line."""
+    # Leading white space may fill the beginning, so read more than is shown, but never all of 50 MB.
     head = " ".join(text[: most * 8].split())
     whole = len(text) <= most * 8 and len(head) <= most
     return head if whole else head[: most - 1].rstrip() + "…"
 
 
 def whole(text: str) -> str:
-    """A text with all its lines. Only real line ends make lines; what else a terminal takes for one is spelled out."""
+    """Escape a text of several lines. Only real line ends break lines; other line separators are escaped."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(printable(line.expandtabs(_TAB)) for line in lines)
 
 
 def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[int] = ()) -> Iterator[str]:
-    """Rows as lines for a pipe, the columns at their widths; those in `right` are numbers."""
+    """Yield rows as lines for a pipe, padded to the widths; columns in `right` are right-aligned."""
     for row in rows:
         cells = (
             cell.rjust(width) if column in right else cell.ljust(width)
@@ -75,28 +75,28 @@ def aligned(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequenc
 
 
 def widest(rows: Iterable[Sequence[str]]) -> list[int]:
-    """How wide each column must be for nothing to be cut."""
+    """Return the width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def say(text: str, style: str = "") -> None:
-    """One line of an answer."""
+    """Print a line of the answer to standard output."""
     console().print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def note(text: str, style: str = "dim") -> None:
-    """One line beside the answer."""
+    """Print a line to standard error, apart from the answer."""
     console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def emit(value: Any) -> None:
-    """One JSON object on a line of its own, at once."""
+    """Print a value as JSON on one line, and flush."""
     sys.stdout.write(harmless(compact(value)) + "\n")
     sys.stdout.flush()
 
 
 def tell(json: bool, values: dict[str, Any], said: str) -> None:
-    """What a command did: an object for programs, a sentence for people."""
+    """Print the result of a command: an object for programs, a sentence for people."""
     if json:
         emit(values)
     else:
@@ -104,33 +104,33 @@ def tell(json: bool, values: dict[str, Any], said: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """The same JSON with everything invisible as an escape of its own: some of it moves a terminal's cursor."""
+    """Escape invisible characters in JSON text, some of which move a terminal's cursor; the value stays equal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def compact(value: Any) -> str:
-    """A value as JSON on one line."""
+    """Encode a value as JSON on one line."""
     try:
         return msgspec.json.encode(value, order="sorted").decode()
     except UnicodeEncodeError:
-        # A path need not be Unicode; the standard library escapes what is not.
+        # A path need not be valid Unicode; the standard library escapes the invalid parts.
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:
-    """A record as dicts, lists and plain values; what was erased is None."""
+    """Convert a record to dicts, lists and plain values; erased content becomes None."""
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
 
 
 def fields(record: msgspec.Struct) -> dict[str, Any]:
-    """A record's fields as plain values, of which some may have been erased: those are None."""
+    """Return a record's fields as plain values; erased ones are None."""
     return {name: plain(getattr(record, name)) for name in record.__struct_fields__}
 
 
 def facts_table(rows: list[tuple[str, str]]) -> Table:
-    """Names and values, without lines."""
+    """Build a table of names and values, without rules."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -140,7 +140,7 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
 
 
 def span(milliseconds: int) -> str:
-    """A length of time as people say it: its two largest units."""
+    """Format a duration in its two largest units."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     parts: list[str] = []
@@ -155,7 +155,7 @@ def span(milliseconds: int) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """Format a number of bytes."""
     amount = float(count)
     for unit in ("bytes", "kB", "MB", "GB"):
         if amount < 1000 or unit == "GB":
@@ -165,9 +165,9 @@ def size(count: int) -> str:
 
 
 class Waiting:
-    """A bar on standard error once something has taken a second; nothing where nobody watches.
+    """A progress bar on standard error, shown after a second of work; none if stderr is not a terminal.
 
-    Called with what is done and what there is to do. What reports no progress still shows that it runs.
+    Call it with the work done and the total. Work that reports no progress still shows a spinner.
     """
 
     def __init__(self, what: str, *, patience: float = PATIENCE_SECONDS, on: Console | None = None) -> None:

@@ -1,10 +1,7 @@
-"""`holdfast pack`: what a model call was shown, or would be shown now, and why. It only looks.
+"""`holdfast pack` and `holdfast why`: show a pack and the reasons for its content, or trace a fact through the packs.
 
-A pack for people: a line about it, a bar of where its budget went, its pieces, and why they are in it.
-
-What is in a pack was written by users, models and tools: every piece is made printable before it is shown.
-
-`holdfast why`: the way of a fact through the packs of a conversation, and what to do about it. It only looks.
+Both are read-only. A pack is shown as a headline, a bar of where its budget went, and its pieces. They were written
+by users, models and tools: every piece of text is escaped before it is shown.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ def pack(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what a model call was shown, or would be shown now."""
+    """Show the pack of a model call, or the one that would be made now."""
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
     journal, id = journal_and(path, session, "the session's id")
@@ -92,10 +89,10 @@ def _made(line: Session, budget: int | None, role: str | None) -> ContextPack:
 
 
 def call_id(hf: Holdfast, line: Session, given: str) -> str:
-    """The id of a call: by its number from the first one, by a negative one from the newest, or as it is."""
+    """Return a call's id, given its number (negative ones count from the newest) or an id."""
     text = given.strip()
     if not _NUMBER.fullmatch(text):
-        return text.upper() if len(text) == _ULID else text  # What is no id is complained of as it was typed.
+        return text.upper() if len(text) == _ULID else text  # Anything else is kept as typed, for the error message.
     number = int(text)
     if number == 0:
         raise InvalidValue(f"There is no call 0. {WhichCall}")
@@ -112,7 +109,6 @@ def call_id(hf: Holdfast, line: Session, given: str) -> str:
 def _as_json(
     line: Session, made: ContextPack, other: ContextPack | None, found: PackDiff | None, *, why: bool
 ) -> dict[str, Any]:
-    """All that is known of a pack; nothing is shortened."""
     shown: dict[str, Any] = {
         "session": line.id,
         "thread": line.thread,
@@ -169,13 +165,13 @@ KINDS = {
     "memory": "red",
     "evidence": "yellow",
 }
-"""Colours that every terminal has."""
+"""A colour for each kind of segment; every terminal has these."""
 STYLES = {"included": "green", "shortened": "yellow", "summarised": "magenta", "omitted": "red"}
 SIGNS = {"+": "green", "-": "red", "~": "yellow"}
 
 
 def headline(pack: ContextPack) -> str:
-    """What it takes, how hard it was made smaller, and how sure that is."""
+    """Format a pack's size, compaction level, exactness and message counts on one line."""
     share = pack.tokens / pack.budget if pack.budget else 0.0
     talk = pack.conversation
     said = [
@@ -192,21 +188,21 @@ def headline(pack: ContextPack) -> str:
 
 
 def show_pack(pack: ContextPack) -> None:
-    """The line, the bar and the table."""
+    """Print a pack: its headline, the bar and the table of segments."""
     say(headline(pack), "bold")
     _show_bar(pack)
     show_rows(COLUMNS, [_cells(pack, segment) for segment in pack.segments], (2,), _kind_style)
 
 
 def show_decisions(decisions: Sequence[Decision]) -> None:
-    """Every candidate, and why it is in the pack or not."""
+    """Print every candidate, and why it is in the pack or not."""
     say("")
     rows = [_decided(one) for one in decisions]
     show_rows(DECIDED, rows, (3, 4), lambda row: STYLES.get(row[2], ""))
 
 
 def show_difference(found: PackDiff, other: str) -> None:
-    """What a pack has that another one had not, and the other way round."""
+    """Print the differences between two packs."""
     say("")
     level = found.level[1] if found.level[0] == found.level[1] else f"{found.level[0]} → {found.level[1]}"
     say(
@@ -263,7 +259,7 @@ def _cells(pack: ContextPack, segment: Segment) -> tuple[str, ...]:
 
 
 def first_words(pack: ContextPack | None, segment: Segment) -> str:
-    """How a piece begins, on one line. The brief's words stand beside it."""
+    """Return the beginning of a segment on one line. The text of the brief is taken from the pack itself."""
     if segment.id == "brief" and pack is not None:
         names = ", ".join(tool.name for tool in pack.tools)
         text = " ".join(part for part in (pack.system or "", f"[tools: {names}]" if names else "") if part)
@@ -291,14 +287,14 @@ def _kind_style(row: Sequence[str]) -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: RowStyle) -> None:
-    """A table for a terminal, a page at a time; aligned lines for a pipe."""
+    """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
     widths = widest([columns[:-1], *(row[:-1] for row in rows)])
     if not out.is_terminal:
         sys.stdout.writelines(aligned([columns, *rows], [*widths, 0], right))
         sys.stdout.flush()
         return
-    # How a text begins is enough, on one line; a reason is read to its end.
+    # The beginning of a text is enough, on one line; a reason is shown to its end.
     room = max(out.width - sum(widths) - 2 * len(widths), LEAST)
     cut = room if columns[-1] == "text" else WORDS * 10
     for start in range(0, len(rows), PAGE):
@@ -346,7 +342,7 @@ def why(
 
 
 def show_trace(trace: Trace) -> None:
-    """Where a fact was said, which calls were shown it, and what to do about it."""
+    """Print where a fact was said, which calls were shown it, and what to do about it."""
     say(_said(trace), "bold")
     stretches = list(_stretches(trace.appearances))
     if stretches:
@@ -373,7 +369,7 @@ def _said(trace: Trace) -> str:
 
 
 def _stretches(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:
-    """Calls in a row that did the same are one line."""
+    """Yield one row for each run of calls with the same outcome."""
     for _, group in groupby(found, key=lambda one: (one.role, one.state, one.by, one.reason)):
         calls = list(group)
         first = calls[0]

@@ -1,9 +1,7 @@
-"""`holdfast questions`: what waits for somebody, and how to answer it.
+"""`holdfast questions` and `holdfast answer`: list the open questions, and answer one.
 
-`holdfast answer`: somebody's one answer to a question.
-
-A link token is a secret, so it is read from standard input or asked for, never from an argument
-that every user of the machine can see in the list of processes.
+A link token is a secret: it is read from standard input or a prompt, never from an argument, which every user of
+the machine could see in the list of processes.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json 
 
 
 def goal_of(hf: Holdfast, question: QuestionInfo) -> str | Erased | None:
-    """What the frame that asks is for."""
+    """Return the goal of the frame that asks."""
     return hf.index.get_frame(question.frame).goal
 
 
@@ -99,13 +97,12 @@ def _cells(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]
 
 
 def _for_pipes(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """A line for each question, and nothing cut."""
     every = [COLUMNS, *rows]
     return aligned(every, widest(every))
 
 
 def _for_people(rows: list[tuple[str, ...]]) -> Table:
-    """What belongs together is in one cell, so that a narrow terminal has room for what is asked."""
+    """Build a table for a terminal: related values share a cell, so that the question has room."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column("question", no_wrap=True)
     table.add_column("asked", overflow="fold", ratio=3)
@@ -127,11 +124,11 @@ def _how_to_answer(path: str | None, question: str, tenant: str | None) -> str:
 
 
 LEAST = 6
-"""So many characters of an id are needed; fewer are hit by chance."""
+"""The fewest characters of an id that are accepted; fewer could match by chance."""
 
 
 class Said(NamedTuple):
-    """An answer as it was given on the command line."""
+    """An answer as given on the command line."""
 
     approve: bool | None
     payload: Any
@@ -189,7 +186,7 @@ def answer(
 
 
 def _addressed(path: str | None, question: str | None, token: bool) -> tuple[str, str]:
-    """The journal and, unless there is a token, the question."""
+    """Return the journal's path and, unless a token is used, the question's id."""
     if token:
         if question is not None:
             raise InvalidValue("A token names its question. Give QUESTION or --token, not both.")
@@ -222,9 +219,9 @@ def _json(text: str | None, option: str) -> Any:
 
 
 def _read_token() -> str:
-    """From whoever types it, unseen, or from a pipe or file."""
+    """Read a token from a hidden prompt, or from a pipe or file."""
     given = ""
-    if sys.stdin is not None:  # Closed by whoever started us.
+    if sys.stdin is not None:  # The parent process closed it.
         with suppress(EOFError, UnicodeDecodeError):
             given = getpass.getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not given.strip():
@@ -240,7 +237,7 @@ def _by_id(hf: Holdfast, given: str, said: Said) -> dict[str, Any]:
 
 def _with_token(hf: Holdfast, token: str, said: Said) -> dict[str, Any]:
     id = hf.answer(token=token, approve=said.approve, payload=said.payload, args=said.args, note=said.note, by=said.by)
-    # Its owner may have gone on by now, and then the question is over.
+    # The owner may have resumed by now, and then the question is gone.
     with suppress(QuestionNotFound):
         info = hf.index.question(id)
         return _done(id, said, info, goal_of(hf, info))
@@ -261,7 +258,7 @@ def _done(
 
 
 def _whole_id(hf: Holdfast, given: str) -> str:
-    """The id that somebody means by some of its characters."""
+    """Return the full id of an open question, given its first or last characters."""
     wanted = given.strip().strip("…").upper()
     if len(wanted) == ULID_CHARS:
         return wanted

@@ -1,4 +1,4 @@
-"""`holdfast search` and `holdfast state search`: what was said and kept, by its words, best first. They only look."""
+"""`holdfast search` and `holdfast state search`: find messages and entries by their words, best first. Read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.records.scope import MAIN_THREAD, Scope
 
 FOUND = 10
 STEM = 5
-"""Words that begin with the same letters are alike: the index goes by stems."""
+"""Words that share this many first letters count as the same: the index goes by stems."""
 MATCH = "bold yellow"
 COLUMNS = ("score", "where", "key", "time (UTC)", "by", "text")
 
@@ -132,7 +132,6 @@ def _print(found: Sequence[SearchResult], words: tuple[str, ...]) -> None:
 
 
 def _cells(result: SearchResult) -> tuple[str, ...]:
-    """A line for each result, for programs that go by lines."""
     snippet = printable(" ".join(result.snippet.split()))
     return (
         f"{result.score:.3f}",
@@ -145,7 +144,6 @@ def _cells(result: SearchResult) -> tuple[str, ...]:
 
 
 def _by(result: SearchResult) -> str:
-    """Who said it; nobody for an entry."""
     return role_of(result.value) if isinstance(result.value, Message) else ""
 
 
@@ -160,7 +158,7 @@ def _head(result: SearchResult) -> Text:
 
 
 def marked(snippet: str, words: Sequence[str]) -> Text:
-    """A snippet on one line, with what matches in another style. Every piece is made printable on its own."""
+    """Highlight the matches in a snippet, on one line. Every part is escaped on its own."""
     text = " ".join(snippet.split())
     line, at = Text(), 0
     for start, end in _matches(text, words):
@@ -170,7 +168,7 @@ def marked(snippet: str, words: Sequence[str]) -> Text:
 
 
 def _matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where words of a text are like those looked for, in order; pairs of letters where a language has no spaces."""
+    """Yield the spans of words that match, in order; in languages without spaces, of pairs of letters."""
     for word in _WORD.finditer(text):
         pieces = terms(word[0])
         if len(pieces) > 1:
@@ -181,7 +179,7 @@ def _matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _all(text: str, part: str) -> Iterator[int]:
-    """Every place of a text that a part of it covers."""
+    """Yield every position that an occurrence of the part covers."""
     at = text.find(part)
     while at >= 0:
         yield from range(at, at + len(part))
@@ -189,7 +187,7 @@ def _all(text: str, part: str) -> Iterator[int]:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Whether two words are likely to have the same stem, which is all that a mark needs."""
+    """Return True if two words probably have the same stem, which is precise enough for highlighting."""
     if one == other or not (one.isalpha() and other.isalpha()):
         return one == other
     same = min(len(one), len(other), STEM)

@@ -1,4 +1,4 @@
-"""`holdfast sessions`: the conversations of a journal, page by page, so that any number of them can be shown."""
+"""`holdfast sessions`: list the sessions of a journal, page by page, so that any number can be shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Thread = Annotated[
 
 
 class Listed(NamedTuple):
-    """A session, and the words that stand in for a title."""
+    """A session, with its first words if it has no title."""
 
     info: SessionInfo
     words: str | Erased | None
@@ -77,13 +77,13 @@ def sessions(
 
 
 def check_limit(limit: int | None) -> None:
-    """How many are wanted, if somebody said so."""
+    """Refuse a limit below 1."""
     if limit is not None and limit < 1:
         raise InvalidValue(f"--limit must be 1 or more, not {limit}.")
 
 
 def find_session(hf: Holdfast, id: str, thread: str | None) -> Session:
-    """A thread of a session that is there; says which there are if it is not."""
+    """Return a thread of an existing session; if it is missing, the error names the threads that exist."""
     wanted = MAIN_THREAD if thread is None else thread
     try:
         return hf.session(id, thread=wanted, create=False)
@@ -96,12 +96,12 @@ def find_session(hf: Holdfast, id: str, thread: str | None) -> Session:
 
 
 def threads_of(hf: Holdfast, id: str) -> list[str]:
-    """The threads that a session was ever given, in order; none if it is not there."""
+    """Return the names of all threads a session ever had, in order; none if there is no such session."""
     return [event.facts.thread for event in hf.journal.events(Scope.session(id), types=("thread.added",))]
 
 
 def _first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
-    """What its user said first, shortened; None if nobody has said anything."""
+    """Return the beginning of the first user message; None if there is none."""
     if not info.messages:
         return None
     try:
@@ -115,13 +115,13 @@ def _first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
 
 
 def _as_json(one: Listed) -> dict[str, Any]:
-    """Exact times and numbers. `first_words` are there where a title is not."""
+    """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
     idle = max(0, SystemClock().now_ms() - one.info.active_at)
     return {**fields(one.info), "first_words": plain(one.words), "tokens": one.info.usage.spent, "idle_ms": idle}
 
 
 def _print(found: Iterable[Listed]) -> str | None:
-    """One page at a time; columns only ever grow wider, so that pages line up. Gives the first session's id."""
+    """Print page by page and return the first session's id. Columns only grow, so pages line up."""
     out, rest, first = console(), iter(found), None
     widths = [0] * len(COLUMNS)
     while page := list(islice(rest, PAGE)):
@@ -152,7 +152,7 @@ def _cells(one: Listed) -> tuple[str, ...]:
 
 
 def _table(page: list[Listed], rows: list[tuple[str, ...]], width: int) -> Table:
-    """For a terminal: what belongs together is in one cell, so that ids, which are typed again, stay whole."""
+    """Build a table for a terminal: related values share a cell, so that ids, which users retype, stay whole."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(min_width=width, overflow="fold")
     table.add_column(overflow="fold", ratio=1)

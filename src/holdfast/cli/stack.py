@@ -1,8 +1,7 @@
-"""`holdfast stack`: the live frames of a journal, as the tree that they are. It only looks and writes nothing.
+"""`holdfast stack`: show the live frames of a journal as a tree. Read-only.
 
-Frames as a tree: the same lines on a terminal and in a pipe; only guides and colours differ.
-
-What a frame is for was written by others, so every text is made printable before it is shown.
+A terminal and a pipe get the same lines; only guides and colours differ. Goals and questions are untrusted text:
+all of it is escaped before it is shown.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from holdfast.records.recovery import FrameInfo, PendingWork, QuestionInfo
 from holdfast.records.scope import Scope
 from holdfast.system import SystemClock
 
-# Of the journal's content only goals are shown; the outcome is that of an ended frame.
+# Of a frame's content only the goal is shown; the outcome fields are those of ended frames.
 LEFT_OUT = ("inputs", "metadata", "summary", "error", "value", "completed_at")
 Where = Annotated[
     str | None,
@@ -61,7 +60,7 @@ def stack(
 
 
 def _forests(hf: Holdfast, scope: str | None) -> Iterator[Forest]:
-    """Scope by scope, so that a journal with any number of them can be shown."""
+    """Yield the live frames scope by scope, so that any number of scopes can be shown."""
     found: Iterable[tuple[str, list[FrameInfo]]]
     found = hf.index.stacks() if scope is None else [(Scope.of(scope).text, hf.index.stack(scope))]
     for stream, frames in found:
@@ -70,11 +69,11 @@ def _forests(hf: Holdfast, scope: str | None) -> Iterator[Forest]:
 
 
 def forest_of(hf: Holdfast, scope: str, frames: Sequence[FrameInfo]) -> Forest:
-    """Frames of one scope with what their questions ask, as of now."""
+    """Build the forest of a scope's frames, with their questions as of now."""
     questions: dict[str, QuestionInfo] = {}
     for frame in frames:
         if frame.question is not None:
-            # It may be answered and resumed while we look.
+            # The question may be answered and resumed in the meantime.
             with suppress(QuestionNotFound):
                 questions[frame.question.id] = hf.index.question(frame.question.id)
     return Forest(scope, frames, questions, SystemClock().now_ms())
@@ -85,7 +84,7 @@ def _pending(hf: Holdfast, forest: Forest, wanted: bool) -> Sequence[PendingWork
 
 
 def as_json(forest: Forest, pending: Sequence[PendingWork] | None) -> dict[str, Any]:
-    """One scope with full ids. `erased` tells a goal that is gone from one that never was."""
+    """Convert the frames of a scope to JSON, with full ids. `erased` tells an erased goal from a missing one."""
     found: dict[str, Any] = {
         "scope": forest.scope,
         "frames": [_frame(forest, frame) for frame in forest.frames],
@@ -120,7 +119,7 @@ WRONG = "bold red"
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """The last characters of ids, as many as tell them apart: the first ones only say when they were made."""
+    """Shorten ids to as many last characters as tell them apart; the first ones only encode the time."""
     known, length = set(ids), SHORT
     while len({id[-length:] for id in known}) < len(known):
         length += 1
@@ -128,14 +127,14 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def words(text: object, nothing: str) -> str:
-    """A text of a journal for one line; erased ones say so."""
+    """Format text of a journal for one line; `nothing` stands for None."""
     if isinstance(text, Erased):
         return "(erased)"
     return nothing if text is None else printable(text if isinstance(text, str) else compact(text))
 
 
 class Forest:
-    """The frames of one scope, parents before children, as they are shown together."""
+    """The frames of one scope, shown together, parents before children."""
 
     def __init__(
         self, scope: str, frames: Sequence[FrameInfo], questions: Mapping[str, QuestionInfo], now_ms: int
@@ -154,7 +153,7 @@ class Forest:
             self._children.setdefault(frame.parent or "", []).append(frame)
 
     def show(self, pending: Sequence[PendingWork] | None = None) -> None:
-        """Print it."""
+        """Print the tree."""
         out = console()
         if out.is_terminal:
             out.print(self._tree(pending))
@@ -192,7 +191,7 @@ class Forest:
             yield Text(line, style="yellow" if work.unsafe_to_retry else "")
 
     def lines(self, frame: FrameInfo) -> Iterator[Text]:
-        """Everything worth saying about one frame; the first line names it."""
+        """Yield the lines about a frame; the first one names it."""
         style = "dim italic" if isinstance(frame.goal, Erased) else "bold"
         goal = words(frame.goal, "(no goal)")
         status = (frame.status, STYLES.get(frame.status, ""))
@@ -226,7 +225,7 @@ class Forest:
         return Text(f"{line}; {state_of(question, self._now)}", style="yellow")
 
     def left_ms(self, frame: FrameInfo) -> int | None:
-        """How long until the deadline, negative if it has passed; None without one."""
+        """Return the time until the deadline, negative if it has passed; None without a deadline."""
         if frame.deadline is None or not frame.live:
             return None
         stands = self._stands_since(frame)
@@ -242,7 +241,7 @@ class Forest:
         return Text(f"deadline: {span(left)} left{stands}")
 
     def _stands_since(self, frame: FrameInfo) -> int | None:
-        """Since when a frame's clock stands still: it is suspended, or everything at work below it is."""
+        """Return the time at which a frame's clock stopped: it is suspended, or all of its live children are."""
         if frame.question is not None:
             return frame.question.suspended_at
         below = self._children.get(frame.id, [])
@@ -254,7 +253,7 @@ class Forest:
 
 
 def state_of(question: Question | QuestionInfo, now_ms: int) -> str:
-    """Whether somebody has answered, and until when they can."""
+    """Describe whether a question is answered, and when it rings or expires."""
     answered = question.answered if isinstance(question, QuestionInfo) else question.answer is not None
     if answered:
         return "answered"

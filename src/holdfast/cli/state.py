@@ -1,10 +1,6 @@
-"""`holdfast state get`, `set` and `rm`: one entry, of a journal or of another store.
+"""`holdfast state`: read, write, remove and list entries of a journal or another store, and show history and graph.
 
-What is given is JSON where it can be read so and text otherwise. What cannot be stored is refused as a whole.
-
-`holdfast state graph`: what a key is connected with, as the tree of the shortest ways. It only looks.
-
-`holdfast state ls` and `history`: entries of a scope, scopes that have any, and what a key held before.
+A value is parsed as JSON if possible, else taken as text. A value that cannot be stored is refused as a whole.
 """
 
 from __future__ import annotations
@@ -99,7 +95,7 @@ def get(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what a key holds."""
+    """Show the value of a key."""
     place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with opened(place) as stored:
         state = stored(where)
@@ -182,7 +178,7 @@ def rm(
 
 
 def kept(entry: Entry) -> list[str]:
-    """How an entry is kept, as far as anybody said so."""
+    """Describe the options an entry was written with, if any."""
     said = [word for word in (entry.tier, entry.lifetime, entry.content_kind) if word is not None]
     if entry.salience is not None:
         said.append(f"salience {entry.salience:g}")
@@ -192,7 +188,7 @@ def kept(entry: Entry) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """A value as people read it: text as it is, anything else as JSON."""
+    """Return text as it is, and any other value as JSON."""
     return value if isinstance(value, str) else compact(value)
 
 
@@ -202,7 +198,7 @@ def _missing(place: Place, scope: str, key: str) -> EntryNotFound:
 
 
 def _print(value: Any) -> None:
-    """For people with line breaks; in a pipe, what is not text is one line."""
+    """Print a value: over several lines on a terminal; in a pipe, JSON is one line."""
     if isinstance(value, str):
         shown = whole(value)
     elif console().is_terminal:
@@ -215,17 +211,17 @@ def _print(value: Any) -> None:
 
 
 def _source(stdin: bool, file: str | None, value: str | None) -> str | None:
-    """Where a value comes from that is not an argument."""
+    """Return the file or `-` that a value is read from; None if it is an argument."""
     if stdin + (file is not None) + (value is not None) > 1:
         raise InvalidValue("Give the value once: as VALUE, with --file, or on standard input with -.")
     return STDIN if stdin else file
 
 
 def _write(place: Place, scope: str, key: str, value: Any, how: dict[str, Any]) -> tuple[str, int]:
-    """The scope in its text form, and the new version."""
+    """Write a value; return the scope's text form and the new version."""
     if is_new(place):
         with open_store("memory:") as rehearsal:
-            rehearsal(scope).write(key, value, **how)  # What is refused is refused before anything is made.
+            rehearsal(scope).write(key, value, **how)  # Refuse a bad value before a store is created.
     with opened(place, make=True) as stored:
         state = stored(scope)
         return state.scope, state.write(key, value, **how)
@@ -242,7 +238,6 @@ def _read(source: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """JSON if it is some, else the text itself."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -270,14 +265,14 @@ def graph(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what a key is connected with, as a tree."""
+    """Show the keys connected with a key, as a tree."""
     check_limit(limit)
     place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with opened(place) as stored, Waiting("graph"):
         state = stored(where)
-        # One more than is shown tells whether there are more.
+        # Ask for one more than is shown, to know whether there are more.
         asked = min(limit + 1, MOST_REACHED)
-        way = cast(Direction, direction)  # Which others there could be is said where it is checked.
+        way = cast(Direction, direction)  # `traverse` checks it.
         found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
@@ -293,7 +288,7 @@ def graph(
 
 
 def _as_json(reached: Reached) -> dict[str, Any]:
-    """`erased` tells an edge's data that is gone from data that is null."""
+    """Convert a reached key to JSON. `erased` tells an edge's erased data from null."""
     path = [{**fields(edge), "erased": isinstance(edge.data, Erased)} for edge in reached.path]
     return {**fields(reached), "path": path}
 
@@ -316,7 +311,7 @@ def _tree(root: Node, reached: Sequence[Reached]) -> Tree:
 
 
 def _lines(root: Node, reached: Sequence[Reached]) -> Iterator[str]:
-    """The same for a pipe: each key below the one that leads to it."""
+    """Yield the tree as lines for a pipe: each key below the one that leads to it."""
     yield f"{printable(root[1])}  {printable(root[0])}\n"
     below: dict[Node, list[Reached]] = {}
     for one in reached:
@@ -329,7 +324,7 @@ def _lines(root: Node, reached: Sequence[Reached]) -> Iterator[str]:
 
 
 def _before(one: Reached) -> Node:
-    """The key from which the last edge was followed."""
+    """Return the key from which the last edge was followed."""
     edge = one.path[-1]
     return (edge.scope, edge.source) if _forwards(one, edge) else (edge.target_scope, edge.target)
 
@@ -339,7 +334,7 @@ def _forwards(one: Reached, edge: Edge) -> bool:
 
 
 def _line(one: Reached) -> Text:
-    """The edge and the key that it leads to; the scope only where it is another one."""
+    """Format the last edge and the key it leads to; the scope only if it changes."""
     edge = one.path[-1]
     forwards = _forwards(one, edge)
     kind = f"{printable(edge.kind)} →" if forwards else f"← {printable(edge.kind)}"
@@ -359,18 +354,18 @@ REVISION_COLUMNS = ("version", "time (UTC)", "value")
 
 
 class Wanted(NamedTuple):
-    """Which names are listed, of all in order."""
+    """A filter on names that are listed in order."""
 
     prefix: str
     after: str | None
     limit: int | None
 
     def covers(self, name: str) -> bool:
-        """Whether it is one of them, if there is room for it."""
+        """Return True if a name has the prefix and comes after `after`."""
         return name.startswith(self.prefix) and (self.after is None or name > self.after)
 
     def first(self, names: Iterable[str]) -> list[str]:
-        """As many as there is room for."""
+        """Return the names up to the limit."""
         return list(names if self.limit is None else islice(names, min(self.limit, sys.maxsize)))
 
 
@@ -402,7 +397,7 @@ def ls(
 
 
 def _journal(path: str | None) -> str:
-    """The journal. A scope in its place is what somebody gives whose journal the environment names."""
+    """Return the journal's path; explain --scope if a scope was probably given in its place."""
     journal = os.environ.get(VARIABLE)
     if path and journal and "://" not in path and not is_there(Path(path)):
         raise NotFound(f"There is no journal at {path}. If that is a scope in {journal}, write --scope {path}.")
@@ -413,7 +408,7 @@ def _journal(path: str | None) -> str:
 
 
 def _scopes(place: Place, wanted: Wanted, *, json: bool) -> int:
-    """Every stream is asked for its first entry, since nothing else knows which have any."""
+    """List the scopes with entries. Each stream is asked for its first entry, as there is no index of them."""
     with open_existing(place.journal, place.tenant) as hf, Waiting("scopes"):
         names = (stream for stream in hf.journal.streams() if wanted.covers(stream))
         found = wanted.first(stream for stream in names if hf.state(stream).list(limit=1))
@@ -451,7 +446,7 @@ def _entries(place: Place, where: str, wanted: Wanted, *, json: bool) -> int:
 
 
 def _pages(state: State, wanted: Wanted) -> Iterator[Sequence[Entry]]:
-    """Page by page, so that a scope of any size can be shown."""
+    """Yield entries page by page, so that a scope of any size can be shown."""
     after, left = wanted.after, wanted.limit
     while left is None or left > 0:
         size = PAGE if left is None else min(PAGE, left)
@@ -464,7 +459,7 @@ def _pages(state: State, wanted: Wanted) -> Iterator[Sequence[Entry]]:
 
 
 def _print_list(pages: Iterable[Sequence[Entry]]) -> str | None:
-    """Columns only ever grow wider, so that pages line up. Gives the last key."""
+    """Print entries and return the last key. Columns only grow, so pages line up."""
     out, last = console(), None
     widths = [0] * len(ENTRY_COLUMNS)
     for page in pages:
@@ -490,7 +485,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def _table(rows: list[tuple[str, ...]], width: int) -> Table:
-    """For a terminal: what belongs together is in one cell, so that keys, which are typed again, stay whole."""
+    """Build a table for a terminal: related values share a cell, so that keys, which users retype, stay whole."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column(min_width=width, overflow="fold")
     table.add_column(overflow="fold", ratio=1)
@@ -513,12 +508,12 @@ def history(
     tenant: Tenant = None,
     json: Json = False,
 ) -> int:
-    """Show what a key held, newest first."""
+    """Show the values a key has held, newest first."""
     check_limit(limit)
     place, (where, name) = placed((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
     with opened(place) as stored:
         state = stored(where)
-        # One more than is shown tells whether there are more.
+        # Ask for one more than is shown, to know whether there are more.
         found = state.history(name, limit=min(limit + 1, MAX_PAGE))
     if not found:
         command = place.spelled("state ls", "--scope", state.scope)
@@ -533,7 +528,7 @@ def history(
 
 
 def _list_as_json(revision: Revision) -> dict[str, Any]:
-    """`erased` tells a value that is gone from null."""
+    """Convert a revision to JSON. `erased` tells an erased value from null."""
     return {**fields(revision), "erased": isinstance(revision.value, Erased)}
 
 
@@ -554,7 +549,7 @@ def _print_history(found: Sequence[Revision]) -> None:
 
 
 def _held(revision: Revision) -> tuple[str, str]:
-    """What a key held from then on, and its style."""
+    """Return the value that a revision set, as text, and its style."""
     if revision.deleted:
         return ("(deleted)" if revision.cause == "call" else f"(deleted: {printable(revision.cause)})", "yellow")
     if isinstance(revision.value, Erased):

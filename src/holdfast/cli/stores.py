@@ -1,4 +1,4 @@
-"""Which state a command means: that of a journal, or another store. Looking never makes a new one."""
+"""Find and open the state of a command: that of a journal, or another store. Reading never creates a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.client.state import StateStore, open_store
 from holdfast.errors import InvalidValue, NotFound
 
 LOCAL = ("fs", "sqlite", "cozo")
-"""Stores that are a file or a folder."""
+"""Schemes of stores that are a file or a folder."""
 IN_MEMORY = ("memory:", "cozo:")
 
 ScopeText = Annotated[
@@ -42,14 +42,14 @@ Once = Annotated[
 
 
 class Place(NamedTuple):
-    """Where entries are: in a journal, for a tenant, or in another store."""
+    """The location of entries: a journal and tenant, or another store."""
 
     journal: str
     tenant: str | None = None
     store: str | None = None
 
     def spelled(self, command: str, *words: str) -> str:
-        """A command to type next at the same place. An address with a password is not repeated."""
+        """Format a command for the user to type next, for the same location. A URL with a password is not repeated."""
         if self.store is None:
             return spelled(command, self.journal, *words, tenant=self.tenant)
         store = "URL" if "@" in self.store else self.store
@@ -59,7 +59,10 @@ class Place(NamedTuple):
 def placed(
     given: Sequence[str | None], wanted: Sequence[str], *, store: str | None, tenant: str | None
 ) -> tuple[Place, list[str]]:
-    """Where, and the arguments behind it. A journal's path comes first, unless the environment or --store names one."""
+    """Return the location and the remaining arguments.
+
+    The journal's path comes first, unless the environment or --store gives the location.
+    """
     words = [word for word in given if word is not None]
     missing = " and ".join(wanted)
     if store is not None:
@@ -80,7 +83,7 @@ def placed(
 
 @contextmanager
 def opened(place: Place, *, make: bool = False) -> Iterator[StateStore]:
-    """The entries of a place that is there; another store is made if `make` says so."""
+    """Open the entries of a location. A missing store is created only if `make` is set."""
     if place.store is None:
         with open_existing(place.journal, place.tenant) as hf:
             yield hf.state
@@ -91,19 +94,19 @@ def opened(place: Place, *, make: bool = False) -> Iterator[StateStore]:
         raise NotFound(
             f"There is no store at {_local(place.store)}. Check --store; `holdfast state set` makes new ones."
         )
-    # Who keeps files may or may not search them; what is written without words would never be found.
+    # A folder store may be used with or without an index; entries written without one would never be found.
     with open_store(place.store, search=True if place.store.startswith("fs:") else None) as store:
         yield store
 
 
 def is_new(place: Place) -> bool:
-    """Whether opening it would make a new file or folder."""
+    """Return True if opening the location would create a file or folder."""
     path = None if place.store is None else _local(place.store)
     return path is not None and not is_there(path)
 
 
 def _local(url: str) -> Path | None:
-    """The file or folder of a store; None for one elsewhere, or for an address that opening it will refuse."""
+    """Return the file or folder of a store; None for a remote store, or for a URL that opening will refuse."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -113,7 +116,7 @@ def _local(url: str) -> Path | None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path leads anywhere; one that no file can have leads nowhere."""
+    """Return True if a path exists; False for a path that the file system cannot represent."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -1,13 +1,7 @@
 """`holdfast export` and `holdfast import`: a whole journal, or with --session one conversation in a provider's form.
 
-One conversation out of a journal and into it, in a provider's form.
-
-Nothing is overwritten. A conversation comes in as a whole or not at all; what had to be repaired is told.
-
-A conversation as a file or a pipe holds it: JSON of a known shape, or a refusal that says what was expected.
-
-Broken messages are for the import to repair. What is checked here is whether the file is what
-it is said to be, since a list read in the wrong format loses its calls without a word.
+Nothing is overwritten. A conversation is imported whole or not at all, and every repair is reported. A file is
+checked against its format first, because a list read in the wrong format would silently lose its tool calls.
 """
 
 from __future__ import annotations
@@ -136,7 +130,7 @@ def import_(
     tenant: Whose = None,
     json: Json = False,
 ) -> int:
-    """Make a journal of an export, or add a conversation to a session."""
+    """Create a journal from an export, or add a conversation to a session."""
     _no_options(path, source)
     if session is not None:
         journal, given = journal_and(path, source, "the path of a conversation")
@@ -155,14 +149,14 @@ def import_(
 
 
 def _no_options(*given: str | None) -> None:
-    """An argument may be -, for standard input; what else begins so was meant as an option."""
+    """Refuse a path that looks like a misspelled option. A single `-` is standard input."""
     for argument in given:
         if argument is not None and argument.startswith("-") and argument != STDIN:
             raise InvalidValue(f"Unknown option: {argument}. A path that begins so is written ./{argument}.")
 
 
 def _only_with_session(**options: object) -> None:
-    """Refuse options that would be ignored."""
+    """Refuse options that would be ignored without --session."""
     for name, value in options.items():
         if value is not None:
             raise InvalidValue(f"--{name} is for one conversation. Say which with --session, or leave it out.")
@@ -174,7 +168,7 @@ COLUMNS = ("message", "problem", "what was done")
 
 
 class Conversation(NamedTuple):
-    """Which conversation is meant, and the form that it has outside."""
+    """A conversation to export or import: session, thread, external format and tenant."""
 
     session: str
     thread: str | None
@@ -183,24 +177,24 @@ class Conversation(NamedTuple):
 
     @classmethod
     def of(cls, session: str, thread: str | None, format: str | None, tenant: str | None) -> Self:
-        """As it was said on the command line."""
+        """Build a specification from the options of the command line."""
         return cls(session, thread, check_format(import_export.ALL_FORMATS[0] if format is None else format), tenant)
 
     @property
     def line(self) -> str:
-        """The thread that is meant."""
+        """The name of the thread, `main` if none was given."""
         return MAIN_THREAD if self.thread is None else self.thread
 
     def of_tenant(self, client: Holdfast) -> Holdfast:
-        """The client for whoever it belongs to."""
+        """Return the client for the conversation's tenant."""
         return client if self.tenant is None else client.tenant(self.tenant)
 
 
-# out
+# export
 
 
 def export_conversation(journal: str, wanted: Conversation, into: str | None, *, json: bool) -> int:
-    """Write it to a new file, or to standard output and nothing else there."""
+    """Write a conversation to a new file, or to standard output and nothing else there."""
     path = None if into is None or into == STDIN else stored_path(into)
     if path is not None and path.exists():
         raise Refused(f"{path} exists already. Give the path of a new file.")
@@ -225,7 +219,7 @@ def _write_out(lines: Iterable[str]) -> None:
 
 
 def _write_new(path: Path, lines: Iterable[str]) -> int:
-    """A file that appears whole or not at all, and that only its owner can read; gives its size."""
+    """Write a file that appears whole or not at all and that only its owner can read; return its size."""
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
@@ -243,13 +237,13 @@ def _write_new(path: Path, lines: Iterable[str]) -> int:
     return path.stat().st_size
 
 
-# in
+# import
 
 
 def import_conversation(
     journal: str, wanted: Conversation, source: str, *, strict: bool, key: str | None, json: bool
 ) -> int:
-    """Add a conversation to a session, which is made if it is not there, as is the journal."""
+    """Add a conversation to a session. A missing session or journal is created."""
     given = read_conversation(source, wanted.format)
     _try_out(given, wanted, source, strict=strict)
     target = stored_path(journal)
@@ -276,9 +270,9 @@ def import_conversation(
 
 
 def _try_out(given: Any, wanted: Conversation, source: str, *, strict: bool) -> None:
-    """Refuse what holds no message or is too large, and what is broken if nothing may be repaired.
+    """Refuse input without a readable message, input that is too large and, with `strict`, broken input.
 
-    It is tried in memory, before a journal or a session is made for it: what is refused leaves nothing behind.
+    The import is tried in memory before a journal or a session is created, so refused input leaves nothing behind.
     """
     with open_journal("memory:", tokenizer=len) as trial, Waiting("check") as progress:
         line = trial.session(wanted.session, thread=wanted.line)
@@ -343,14 +337,14 @@ _ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def check_format(format: str) -> str:
-    """A format that there is."""
+    """Return the format, or refuse one that does not exist."""
     if format not in ALL_FORMATS:
         raise InvalidValue(f"--format {format!r:.40} is not known. Use one of {', '.join(ALL_FORMATS)}.")
     return format
 
 
 def read_conversation(source: str, format: str) -> Any:
-    """What `import_messages` takes: an object or a list, or bytes of JSON lines."""
+    """Read a conversation in the form that `import_messages` takes: an object, a list, or bytes of JSON lines."""
     body, name = body_of(source, "a conversation")
     if not body.strip():
         raise InvalidMessage(f"{name} is empty. Expected {EXPECTED[format]}.")
@@ -368,9 +362,9 @@ def read_conversation(source: str, format: str) -> Any:
 
 
 def body_of(source: str, what: str) -> tuple[bytes, str]:
-    """All bytes of a file or of standard input, and what to call them in an error."""
+    """Return all bytes of a file or of standard input, and the name to use in errors."""
     if source == STDIN:
-        if sys.stdin is None:  # Closed by whoever started us.
+        if sys.stdin is None:  # The parent process closed it.
             raise InvalidValue("There is nothing on standard input. Give a file, or pipe one in.")
         return sys.stdin.buffer.read().removeprefix(BOM), "Standard input"
     path = stored_path(source)
@@ -386,7 +380,7 @@ def body_of(source: str, what: str) -> tuple[bytes, str]:
 
 
 def _decoded(body: bytes, format: str, name: str) -> Any:
-    """The whole as JSON; else its lines, if the first one is an object of its own."""
+    """Decode the body as one JSON value, or line by line if the first line is an object of its own."""
     try:
         return _json(body)
     except ValueError as error:
@@ -409,13 +403,13 @@ def _line(line: bytes, number: int, format: str, name: str) -> Any:
 
 
 def _json(text: bytes) -> Any:
-    """JSON as programs write it, with lone surrogates and NaN, which the import repairs."""
+    """Decode JSON as programs write it, including lone surrogates and NaN, which the import repairs."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        # Slower, more lenient, and it says where the mistake is.
+        # Slower and more lenient, and its error gives the position.
         return json.loads(text.decode())
     except UnicodeDecodeError:
         raise ValueError("it is not text in UTF-8") from None
@@ -430,7 +424,7 @@ def _first_line(body: bytes) -> Any:
 
 
 def _check_signs(given: Any, format: str, name: str) -> None:
-    """Refuse what bears the marks of another format and none of its own."""
+    """Refuse input that bears marks of other formats and none of the given one."""
     if isinstance(given, dict) and given.get("kind") == "journal":
         raise InvalidMessage(f"{name} is the export of a whole journal. Import it without --session.")
     found = _signs(given)
@@ -442,7 +436,7 @@ def _check_signs(given: Any, format: str, name: str) -> None:
 
 
 def _signs(given: Any) -> list[str]:
-    """The formats that something bears marks of; none if it could be any."""
+    """Return the formats that the input bears marks of; none if it could be any."""
     found: dict[str, None] = {}
     items: Any = given
     if isinstance(given, dict):

@@ -1,1 +1,1 @@
-"""Holdfast and what it hands out: sessions, turns, frames, packs, state. Thin: each method names a flow."""
+"""The synchronous client: Holdfast and its sessions, turns, frames, packs and state. Thin: each method calls a flow."""

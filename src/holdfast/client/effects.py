@@ -1,4 +1,4 @@
-"""`hf.effects`: operators, sinks, the outbox, and effects that wait. Each method is a line that names a flow."""
+"""`hf.effects`: operators, sinks, the outbox and pending effects. Each method calls a flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Middleware = Callable[[AnyEffect], AnyEffect | None]
 
 
 class Delivers(Protocol):
-    """Something that takes effects. It gives an answer to keep, or None, and raises if it could not take one."""
+    """A sink object. `deliver` returns an answer to keep, or None, and raises if it could not deliver."""
 
     def deliver(self, effect: DeclaredEffect) -> Any: ...
 
@@ -30,7 +30,7 @@ class Effects:
 
     @property
     def _whose(self) -> str | None:
-        """What is registered through a tenant's view is that tenant's; through the client itself, everybody's."""
+        """The tenant of what is registered here: a tenant's view serves that tenant, the client itself all of them."""
         return None if self._acting.whole else self._acting.tenant
 
     def operate(
@@ -44,9 +44,9 @@ class Effects:
     ) -> Operated:
         """Run an operator, a function of (input, view), and write its output and effects in one append.
 
-        The view reads state and cannot write it. `scope` is where the run is journaled, `operator/<name>` unless
-        another is given; `name` is the function's unless another is given. With a `key` one run is recorded, and
-        its output is given from then on; the same key with another input is refused.
+        The view reads state and cannot write it. The run is journaled in `scope`, by default `operator/<name>`; `name`
+        is by default the function's. With a `key` one run is recorded, and its output is returned from then on; the
+        same key with another input is refused.
         """
         view = StateReader(state.storage(self._ports, self._acting))
         return operators.operate(self._ports, self._acting, operator, input, view, scope=scope, key=key, name=name)
@@ -58,11 +58,11 @@ class Effects:
         *,
         when_dead: str = "stop",
     ) -> Callable[[], None]:
-        """Let effects for this name go to a function, something with `deliver`, or a store; returns what undoes it.
+        """Add a sink for this name: a function, an object with `deliver`, or a store. Returns a function to undo it.
 
-        A store serves the tenant of this client alone, and remembers what it took; other sinks that are added to the
-        client itself serve every tenant. A dead effect stops its lane until somebody looks at it; with
-        `when_dead="go_on"` the others go on without it.
+        A store serves only the tenant of this client, and remembers what it took; other sinks added to the client
+        itself serve every tenant. A dead effect stops its lane until it is revived or discarded; with
+        `when_dead="go_on"` the lane continues without it.
         """
         if isinstance(sink, StateStore):
             # A store has no tenants of its own, so it is the sink of one.
@@ -74,43 +74,43 @@ class Effects:
         return sinks.sinks_of(self._ports).add(tenant, name, sink)
 
     def middleware(self, function: Middleware) -> Callable[[], None]:
-        """Let every declared effect pass through a function: it gives an effect, or None to suppress it.
+        """Pass every declared effect through a function that returns an effect, or None to suppress it.
 
-        Returns what undoes it.
+        Returns a function that removes it.
         """
         return sinks.sinks_of(self._ports).add_middleware(self._whose, function)
 
     def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> Dispatched:
-        """Give what is due to its sinks, in order: all of it, of one sink, or so many effects at most.
+        """Deliver due effects to their sinks, in order: all, those of one sink, or at most `limit`.
 
-        Call it now and then, from as many processes as you like. What is declared meanwhile waits for the next call.
+        Call it periodically, from as many processes as you like. Effects declared meanwhile wait for the next call.
         """
         return outbox.dispatch(self._ports, self._acting, sink=sink, limit=limit)
 
     def pending(self) -> Iterator[EffectInfo]:
-        """Effects that wait for their turn, their next attempt, their sink or their approval, oldest first."""
+        """Iterate over effects that wait for their turn, next attempt, sink or approval, oldest first."""
         return settle.waiting(self._ports, self._acting, lambda row: row["status"] != "dead")
 
     def dead(self) -> Iterator[EffectInfo]:
-        """Effects that are not tried any more, oldest first, with the reason."""
+        """Iterate over effects that are no longer tried, oldest first, with the reason."""
         return settle.waiting(self._ports, self._acting, lambda row: row["status"] == "dead")
 
     def get(self, effect: str) -> EffectInfo:
-        """One effect that was declared for a sink, with what came of it so far; EffectNotFound if there is none."""
+        """Return one effect declared for a sink, with its outcome so far; raise EffectNotFound if there is none."""
         return settle.info(self._ports, self._acting, effect)
 
     def revive(self, effect: str) -> None:
-        """Let an effect that is dead, deferred or between attempts be tried at the next dispatch."""
+        """Retry an effect that is dead, deferred or between attempts at the next dispatch."""
         settle.revive(self._ports, self._acting, effect)
 
     def discard(self, effect: str, *, reason: str | None = None) -> None:
-        """Take an effect out for good, whatever it waits for; its lane goes on."""
+        """Remove an effect for good, whatever it waits for; its lane continues."""
         settle.discard(self._ports, self._acting, effect, reason)
 
     def approve(self, effect: str) -> None:
-        """Let an effect go that was declared with `needs_approval`."""
+        """Approve an effect that was declared with `needs_approval`."""
         settle.approve(self._ports, self._acting, effect)
 
     def reject(self, effect: str, *, reason: str | None = None) -> None:
-        """Take an effect out that waits for approval."""
+        """Remove an effect that waits for approval."""
         settle.discard(self._ports, self._acting, effect, reason, only="approval")

@@ -1,4 +1,4 @@
-"""Files that go with a message: paths, bytes, or (name, bytes) pairs, as image and file parts."""
+"""Files attached to a message: paths, bytes, or (name, bytes) pairs, as image and file parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.records.messages import Message, Part
 
 
 def file_parts(message: Any, files: Sequence[Any]) -> Message:
-    """A user's message with its text and these files."""
+    """Add files to a user's text or message, as parts."""
     if not isinstance(files, list | tuple):
         raise InvalidMessage("files must be a list of paths, bytes, or (name, bytes) pairs.")
     if isinstance(message, str):

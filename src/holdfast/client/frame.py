@@ -1,11 +1,7 @@
-"""`frame` inside its block: run steps once, spend, attach, ask, and push children.
+"""Frame: a live frame inside its `with` block. Run steps once, append, pack, spend, attach, ask, and push children.
 
-How a block is entered and left is in `client/block.py`.
-
-`frame` inside its block: what is said in it, and what it is shown.
-
-A root frame within a session says it in the session's conversation. Any other frame has messages of its own, which
-nobody above or below it sees.
+A root frame within a session appends to the session's conversation. Any other frame has messages of its own, which
+neither its parents nor its children see. `client/frame_block.py` describes how a block is entered and left.
 """
 
 from __future__ import annotations
@@ -74,7 +70,7 @@ class FrameLine(Block):
         pinned: bool = False,
         key: str | None = None,
     ) -> Message | list[Message]:
-        """Text, a mapping, a Message or a provider's response; a list of them in one commit. See Session.append."""
+        """Append text, a mapping, a Message or a provider's response, or a list in one commit. See Session.append."""
         self._check_inside()
         given = file_parts(message, files) if files else message
         found = frame_messages.append(
@@ -100,7 +96,7 @@ class FrameLine(Block):
         recall: int | None = None,
         as_of: int | None = None,
     ) -> ContextPack:
-        """The best that fits of what this frame sees, within its limits and what it has left. See Session.pack."""
+        """Return the best context that fits the frame's limits and remaining tokens. See Session.pack."""
         asked = client_pack.asked_for(
             budget,
             role=role,
@@ -118,12 +114,12 @@ class FrameLine(Block):
         return client_pack.pack_frame(self._ports, self._acting, self.id, asked, as_of)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
-        """Tools with which a model reads what this frame sees and its pack left out. Each use counts as a tool call."""
+        """Return tools for a model to read what this frame sees and its pack left out. Each use is a tool call."""
         line = visibility.line_of_frame(self._ports, self._acting, self.id)
         return HistoryTools(self._ports, self._acting, line, frame=self.id, max_tokens=max_tokens)
 
     def messages(self, limit: int | None = None) -> list[Message]:
-        """As they were said, oldest first: all, or the newest `limit`. Also once the frame has ended."""
+        """Return messages as written, oldest first: all, or the newest `limit`. Works after the frame has ended too."""
         return frame_messages.messages(self._ports, self._acting, self.id, limit)
 
 
@@ -146,7 +142,7 @@ class Frame(FrameLine):
         inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> Frame:
-        """A child of this frame, for a `with` block of its own. It sees the evidence that it inherits by its ids."""
+        """Return a child of this frame for its own `with` block. `inherit` names handles that the child sees too."""
         self._check_inside()
         return Frame(
             self._ports,
@@ -163,7 +159,7 @@ class Frame(FrameLine):
         )
 
     def run(self, fn: Callable[..., T], *args: Any, key: str, if_interrupted: str = "ask", as_: Any = None) -> T:
-        """Run something once. Again with its key, it gives what it gave; if it was torn, `if_interrupted` decides."""
+        """Run a function once; its key returns the value later. If it was interrupted, `if_interrupted` decides."""
         if inspect.iscoroutinefunction(fn):
             raise InvalidValue("This step is async. Use it with holdfast.open_async, or run it to its end yourself.")
         kind = return_type(fn, as_)
@@ -176,14 +172,12 @@ class Frame(FrameLine):
             run_once.failed(self._ports, self._acting, self.id, key, begun.call, error)
             raise
         except BaseException:
-            run_once.leave(
-                self._ports, self._acting, self.id, key
-            )  # The intent stays open: nobody knows what happened.
+            run_once.leave(self._ports, self._acting, self.id, key)  # The intent stays open: the outcome is unknown.
             raise
         return typing.cast(T, typed(run_once.done(self._ports, self._acting, self.id, key, begun.call, value), kind))
 
     def result(self, value: Any, *, summary: str | None = None) -> Any:
-        """What the frame gives: written when it is completed. Gives the value as it will be read."""
+        """Set the frame's result, written when the frame completes; return the value as it will be read back."""
         kept = decode(encode(plain(value), self._ports.settings.nesting))
         if self._replayed:
             before = self.info().value
@@ -194,11 +188,11 @@ class Frame(FrameLine):
         return kept
 
     def value(self, as_: Any = None) -> Any:
-        """The result of a completed frame, as a type if one is given."""
+        """Return the result of a completed frame, converted to a type if one is given."""
         return typed(self.info().value, as_)
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
-        """Record what work used, from a reservation if a purpose is given."""
+        """Record what work used, paid from a reservation if a purpose is given."""
         self._check_awake(key)
         calls.spend(self._ports, self._acting, self.id, usage, purpose, self._own(key))
 
@@ -208,7 +202,7 @@ class Frame(FrameLine):
         calls.reserve(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
-        """Give a reservation back."""
+        """Release a reservation, whole or in part."""
         self._check_awake(key)
         calls.release(self._ports, self._acting, self.id, purpose, amount, self._own(key))
 
@@ -225,7 +219,7 @@ class Frame(FrameLine):
         tokens: int | None = None,
         key: str | None = None,
     ) -> str:
-        """Attach evidence; gives the handle's id."""
+        """Attach evidence and return the handle's id."""
         self._check_awake(key)
         content = HandleContent(description=description, target=target, body=body)
         return calls.add_handle(
@@ -242,14 +236,14 @@ class Frame(FrameLine):
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
-        """Detach evidence; `hf.index.restore_handles` brings it back by the name this gives."""
+        """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
         self._check_awake(key)
         return calls.remove_handles(self._ports, self._acting, self.id, handles, reason, self._own(key))
 
     def _check_awake(self, key: str | None) -> None:
-        """Code that went on after a question, whatever it did with `Waiting`, changes nothing until it is answered.
+        """Refuse changes while the frame waits for an answer, even if the code caught `Waiting` and went on.
 
-        What was done before the question is done: the same code may come by it again, with its key.
+        A change that was made before the question is allowed: the same code may repeat it with its key.
         """
         live = frame_read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         if live is None or live.question is None:
@@ -281,7 +275,7 @@ class Frame(FrameLine):
         release_budget: bool = True,
         key: str | None = None,
     ) -> Asked:
-        """Stop until somebody answers, and leave the block. With its key, a later run finds the answer here."""
+        """Suspend the frame until its question is answered. With its key, a later run finds the answer here."""
         known = self._asked(key, token)
         if known is not None:
             return known
@@ -311,13 +305,13 @@ class Frame(FrameLine):
         return f"{self.id}/ask/{check_id(key, 'key')}"
 
     def _asked(self, key: str | None, token: bool) -> Asked | None:
-        """A question that was asked under this key, whatever its words were: it is asked once."""
+        """Find the question that was asked under this key, whatever its wording, so that it is asked only once."""
         if key is None:
             return None
         stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._question_key(key))
         if not stored:
             return None
-        # The last suspension of the append is what was asked for; others below it, and clocks, come with it.
+        # The last suspension in the append is the question itself; earlier ones are its descendants' and timers.
         asked = [event for event in map(decode_event, stored) if event.type == "frame.suspended"]
         if not asked:
             raise KeyReused(f"Key {key!r} already stands for something else. Use another key for this question.")
@@ -331,7 +325,7 @@ class Frame(FrameLine):
         return Asked(question=question, frame=self.id, repeated=True, answer=answer, over=True)
 
     def ask(self, reason: str, *, key: str, **how: Any) -> Answer:
-        """Ask and go on with the answer; raises `Waiting` until there is one. Run the same code again then."""
+        """Ask a question and return its answer; raise `Waiting` until there is one, then run the same code again."""
         asked = self.suspend(reason, key=key, **how)
         if asked.answer is None and asked.over:
             return Answer(question=asked.question, approved=None, via="timer")
@@ -346,7 +340,7 @@ class Frame(FrameLine):
 
 
 def return_type(fn: Any, as_: Any) -> Any:
-    """What a step's value is read back as: what the caller says, or a record type that its function names."""
+    """Return the type to read a step's value back as: the caller's, or a record type that the function declares."""
     if as_ is not None:
         return as_
     try:

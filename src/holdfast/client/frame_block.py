@@ -51,11 +51,11 @@ from holdfast.records.scope import Scope, parse_scope
 
 ON_ERROR = ("fail", "leave")
 BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
-"""What a frame may do if nobody says otherwise and no model is named."""
+"""The limits of a frame if none are given and no model is named."""
 
 
 class Block:
-    """Entering and leaving: what every frame of a `with` block does."""
+    """The block of a frame: how every frame is entered and left."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Block:
         self._key = None if key is None else check_key(key if parent is None else f"{parent}/frame/{key}")
         self._id: str | None = None
         self._epoch: int | None = None
-        """The epoch of the lease that this block uses; None for a child, and for one that holds none."""
+        """The epoch of the lease that this block uses; None for a child, and for a block that holds no lease."""
         self._claimed = False
         self._replayed = False
         self._outcome = OutcomeContent()
@@ -93,12 +93,12 @@ class Block:
         return self
 
     def open(self) -> None:
-        """Push the frame, or take up the one that its key stands for."""
+        """Push the frame, or continue the one that its key stands for."""
         if self._id is not None:
             raise Refused("This block was entered already. Call hf.frame again for another one.")
         known = self._take_up()
         if known is not None and self._replayed:
-            self._id = known  # Nothing will be written, so nobody has to be waited for.
+            self._id = known  # Nothing will be written, so there is no owner to wait for.
             return
         if self._parent is None:
             self._open_root()
@@ -123,10 +123,10 @@ class Block:
                     self._epoch = takeover.take_free(self._ports, self._acting, self._stream)
 
     def _begin_writing(self) -> None:
-        """Called once nobody else works on the actor, before anything is written."""
+        """Hook, called once the actor is free and before anything is written."""
 
     def _claim(self) -> None:
-        """One block at a time for one frame: two would run the same steps beside each other."""
+        """Claim the frame for one block: two would run the same steps in parallel."""
         if self._replayed:
             return
         if not self._ports.leases.enter_block(self._acting.tenant, self.id):
@@ -152,7 +152,7 @@ class Block:
         )
 
     def _default_limits(self) -> FrameLimits:
-        """What a block may do unless told otherwise: within a session, as much context as its model takes."""
+        """Return the default limits of a block: within a session, as much context as its model accepts."""
         session = parse_scope(self._stream).get("session")
         known = (
             None if session is None else read.current(self._ports, self._acting, Scope.session(session).text).session
@@ -162,7 +162,7 @@ class Block:
         return replace(BLOCK_LIMITS, context_tokens=self._ports.models.info(known.model).input_budget)
 
     def _take_up(self) -> str | None:
-        """The frame that the key stands for: live, or completed, whose steps then are only remembered."""
+        """Find the frame of the key, live or completed; the steps of a completed one are only replayed."""
         if self._key is None:
             return None
         stored = self._ports.journal.by_key(self._acting.tenant, self._stream, self._key)
@@ -190,7 +190,7 @@ class Block:
         return frame
 
     def _wake(self) -> None:
-        """Go on, if the frame was suspended and its question is answered or its timer rang."""
+        """Resume a suspended frame whose question is answered or whose timer is due."""
         question: Question | None = None
         try:
             live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
@@ -213,7 +213,7 @@ class Block:
         self.leave(error)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the block: what becomes of the frame is in the table above."""
+        """End the block. The table above says what happens to the frame."""
         try:
             if error is None:
                 self._complete()
@@ -232,7 +232,7 @@ class Block:
         self._pop("completed", self._outcome)
 
     def _waits_below(self) -> bool:
-        """Whether everything live below waits for answers: then this frame waits as well."""
+        """Return True if all live work below waits for answers: then this frame waits as well."""
         live = read.current(self._ports, self._acting, self._stream).frames
         return self.id in live and stack.all_suspended(live, self.id)
 
@@ -244,8 +244,8 @@ class Block:
         error.add_note(f"Frame {self.id} failed with this.")
 
     def _only_stopped(self, error: Exception) -> bool:
-        """Whether this is no failure of the work: it waits, the client shuts down, or the journal cannot write now."""
-        if isinstance(error, ExceptionGroup):  # A task group wraps what its tasks raise.
+        """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
+        if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
             return all(self._only_stopped(part) for part in error.exceptions)
         if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
             return True
@@ -257,7 +257,7 @@ class Block:
             lifecycle.pop(self._ports, self._acting, self.id, status, content)
             return
         leases, place = self._ports.leases, (self._acting.tenant, self._stream)
-        # Another thread must not count on a lease that is being given back.
+        # No other thread may count on a lease that is being released.
         with self._ports.observers.later(), leases.taking(*place):
             release = bool(leases.released(*place, self._epoch))
             lifecycle.pop(self._ports, self._acting, self.id, status, content, release=self._epoch if release else None)
@@ -266,7 +266,7 @@ class Block:
                 self._epoch = None
 
     def _check_inside(self) -> None:
-        """Refuse what may not be done from outside of the block. A frame that has ended refuses by itself."""
+        """Refuse an operation outside the block. A frame that has ended refuses by itself."""
 
     def _let_go(self, error: BaseException | None = None) -> None:
         if self._claimed:
@@ -283,10 +283,10 @@ class Block:
             error.add_note(f"The lease of {self._stream} could not be given back: {second}")
 
     def _own(self, key: str | None) -> str | None:
-        """A key of this frame's own: another frame may use the same word."""
+        """Prefix a key with the frame's id, so that other frames may use the same key."""
         return None if key is None else f"{self.id}/do/{check_id(key, 'key')}"
 
-    # what it is
+    # properties
 
     @property
     def id(self) -> str:
@@ -297,22 +297,22 @@ class Block:
 
     @property
     def scope(self) -> str:
-        """Where the frame lives."""
+        """The scope of the frame."""
         return self._stream
 
     def info(self) -> FrameInfo:
-        """The frame as it is now, with everything on it."""
+        """Return the frame as it is now, with everything on it."""
         return read.frame_info(self._ports, self._acting, self.id)
 
     @property
     def status(self) -> str:
-        """What the frame does now; `completed` if this block only repeats what was done."""
+        """The frame's current status; `completed` if this block only replays it."""
         live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         return live.status if live is not None else self.info().status
 
     @property
     def tokens(self) -> TokenBudget:
-        """Granted, used, reserved, lent."""
+        """The frame's budget: granted, used, reserved and lent tokens."""
         live = read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         return live.tokens if live is not None else self.info().tokens
 
@@ -323,5 +323,5 @@ class Block:
 
     @property
     def limits(self) -> FrameLimits:
-        """What the frame may do."""
+        """The frame's limits."""
         return self.info().limits

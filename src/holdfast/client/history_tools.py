@@ -1,8 +1,8 @@
-"""HistoryTools: two tools for an agent, to read what its pack left out and to search what was said before.
+"""HistoryTools: two tools with which an agent reads what its pack left out and searches its history.
 
-The definitions are for the model, `run` is for the loop around it. Whatever a model writes into a call, it gets an
-answer that says what to do instead; only what the application has to deal with is raised. In a frame each run is
-one of its tool calls; the journal notes what was asked for, and not the answer, which is in the journal already.
+The definitions are for the model, `run` is for the loop around it. A malformed call by the model gets an answer that
+says what to do instead; only errors that the application must handle are raised. In a frame each run is one of its
+tool calls; the journal notes the request, not the answer, which it contains already.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _ADVICE: Final = 500
 
 
 class _Advice(Exception):
-    """A model's mistake, with what it should do instead."""
+    """A model's mistake, with advice on what to do instead."""
 
 
 class HistoryTools:
-    """What an agent may use to walk its own past, in one line of conversation or in one frame."""
+    """Tools for an agent to read its own history, in one thread of a conversation or in one frame."""
 
     __slots__ = ("_acting", "_frame", "_line", "_max_tokens", "_ports")
 
@@ -56,16 +56,16 @@ class HistoryTools:
 
     @property
     def definitions(self) -> list[ToolDef]:
-        """The tools as a model is told about them: put them beside your own."""
+        """The tool definitions for the model, to be passed along with your own."""
         return list(tools_of(HISTORY_TOOLS))
 
     @property
     def names(self) -> frozenset[str]:
-        """Which calls are for `run`."""
+        """The names of the calls that `run` handles."""
         return NAMES
 
     def run(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """What a call gives, as the text of its result. A call that makes no sense gets advice, not an error."""
+        """Run a call and return its result as text. A call that makes no sense gets advice, not an error."""
         if not isinstance(name, str) or name not in NAMES:
             known = " and ".join(sorted(NAMES))
             return f"There is no tool {_quoted(name)} here. The tools for the history are {known}."
@@ -81,7 +81,7 @@ class HistoryTools:
         return self._noted(self._frame, call, name, given, problem)
 
     def _noted(self, frame: str, call: str, name: str, given: dict[str, Any], problem: str | None) -> str:
-        """An answer as the outcome of a call that was begun. What it says is not written down a second time."""
+        """Answer a call that was begun and journal its outcome. The answer itself is not journaled again."""
         try:
             answer = problem or self.answer(name, given)
             tokens = self._counter()(answer)
@@ -93,7 +93,7 @@ class HistoryTools:
         return answer
 
     def answer(self, name: str, given: dict[str, Any]) -> str:
-        """What a call gives whose arguments are as they were meant; nothing is journaled."""
+        """Answer a call whose arguments are already parsed; nothing is journaled."""
         try:
             return self._expand(**given) if name == EXPAND else self._search(**given)
         except _Advice as advice:
@@ -108,7 +108,7 @@ class HistoryTools:
             asked = Page(name=reading.id, offset=offset, max_tokens=self._max_tokens)
             return page(reading.pieces, asked, self._counter(), self._mark)
         except SessionNotFound:
-            raise  # The line itself is not there: no model can do anything about that.
+            raise  # The thread itself does not exist: no model can do anything about that.
         except NotFound as error:
             raise _Advice(f"{error} {_instead(wanted)}") from error
         except Refused as error:
@@ -131,7 +131,7 @@ class HistoryTools:
         return self._within(lines)
 
     def _within(self, lines: list[str]) -> str:
-        """As many of the lines as fit, best first; one at least, however little of it."""
+        """Format as many of the lines as fit, best first; at least one, however little of it."""
         count = self._counter()
         for number in range(len(lines), 0, -1):
             text = _listed(lines[:number], self._mark)
@@ -139,10 +139,10 @@ class HistoryTools:
                 return text
         return _listed([lines[0][: self._max_tokens // 8]], self._mark)
 
-    # what both need
+    # shared
 
     def _counter(self) -> Callable[[str], int]:
-        """How the line's tokens are counted."""
+        """Return the function that counts the thread's tokens."""
         tokenizer, _ = counting(self._ports, self._acting, self._line)
         return tokenizer.count
 
@@ -167,7 +167,7 @@ def _named(handle: str) -> Name:
 
 
 def _instead(wanted: Name | None) -> str:
-    """What to do when a name leads nowhere."""
+    """Suggest what to do about a handle that leads nowhere."""
     where = "Handles are in the markers of what you were shown"
     if wanted is not None and wanted.kind == "summary":
         where = "Summaries are named where they are shown"

@@ -1,4 +1,4 @@
-"""Holdfast: the client. Thin: it names flows and owns what must be closed."""
+"""Holdfast: the client. Thin: its methods call flows, and it owns the resources that must be closed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _warned: list[bool] = []
 
 
 class Holdfast:
-    """A journal and everything that stands on it. Safe to share between threads."""
+    """A client of one journal. Safe to share between threads."""
 
     def __init__(self, ports: Ports, acting: Acting | None = None, *, owner: bool = True) -> None:
         self._ports = ports
@@ -68,7 +68,7 @@ class Holdfast:
 
     @property
     def journal(self) -> JournalView:
-        """What happened: read it, follow it, verify it, copy it, erase from it."""
+        """The journal of events: read, follow, verify, copy and erase it."""
         _warn_inside_a_loop()
         return JournalView(self._ports, self._acting)
 
@@ -90,7 +90,7 @@ class Holdfast:
         limits: Limits | None = None,
         on_error: str = "fail",
     ) -> Frame:
-        """A root frame for a `with` block. With a key, the frame that it stands for is taken up again."""
+        """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
         _warn_inside_a_loop()
         return Frame(
             self._ports,
@@ -118,9 +118,9 @@ class Holdfast:
         thread: str = MAIN_THREAD,
         create: bool = True,
     ) -> Session:
-        """A session by its id, made if there is none; with `create=False` an unknown one is an error.
+        """Return a session by its id, creating it if there is none; with `create=False` an unknown id is an error.
 
-        Settings that are given are stored with it, so that whoever takes it up again has them.
+        Settings given here are stored with the session, so that later processes have them too.
         """
         _warn_inside_a_loop()
         given = sessions_flow.Given(
@@ -146,7 +146,7 @@ class Holdfast:
         idle_timeout: float | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Session:
-        """A session under an id that nobody has had."""
+        """Create a session with a new, unique id."""
         return self.session(
             ulid_text(self._ports.ids.ulid()).lower(),
             system=system,
@@ -167,20 +167,21 @@ class Holdfast:
         order: str = "activity",
         limit: int | None = None,
     ) -> Iterator[SessionInfo]:
-        """Sessions, most recently active first, or by cost or title: of a user, with words in their title."""
+        """Iterate over sessions, most recently active first, or by cost or title; filter by user, title or status."""
         return sessions_flow.sessions(
             self._ports, self._acting, user=user, title=title, status=status, order=order, limit=limit
         )
 
     def usage(self) -> Usage:
-        """What all sessions of this tenant used and cost, as of one moment: what `sessions` lists, added up.
+        """Return what all sessions of this tenant used and cost, as of one moment: the sum of what `sessions` lists.
 
-        It looks at each session once. Work in frames that was never said in a session is not in it: see `frame.usage`.
+        Each session is read once. Work in frames that never reached a session is not included: see
+        `frame.info().usage`.
         """
         return sessions_flow.usage(self._ports, self._acting)
 
     def sweep_sessions(self) -> SweptSessions:
-        """End sessions that were idle for too long, and offer ended ones to memory again. Call it now and then."""
+        """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
         return handover.sweep_sessions(self._ports, self._acting)
 
     @property
@@ -191,7 +192,7 @@ class Holdfast:
 
     @property
     def effects(self) -> Effects:
-        """Declared effects: sinks, middleware, the outbox and what waits in it."""
+        """Declared effects: sinks, middleware, the outbox and pending effects."""
         _warn_inside_a_loop()
         return Effects(self._ports, self._acting)
 
@@ -208,11 +209,11 @@ class Holdfast:
         return self.effects.operate(operator, input, scope=scope, key=key, name=name)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """Messages and entries of every conversation and scope that match a question's words, best first."""
+        """Search messages and entries of every conversation and scope; return the best matches first."""
         return state_search.search_all(self._ports, self._acting, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
-        """Every open question that somebody can answer, oldest frame first."""
+        """Iterate over all open questions that can be answered, oldest frame first."""
         return self.index.questions()
 
     def answer(
@@ -226,14 +227,14 @@ class Holdfast:
         note: str | None = None,
         by: str | None = None,
     ) -> str:
-        """Answer a question by its id, or with its token; `by` says who answers. Gives the question's id."""
+        """Answer a question by its id or its token, as the user `by` if given; return the question's id."""
         who = self if by is None else self.as_user(by)
         return who.index.answer(question, token=token, approve=approve, args=args, payload=payload, note=note)
 
     def on(self, event: str, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Call back after this process has committed such an event: `frame.suspended`, `frame.*`, `*`.
+        """Call a function after this process commits a matching event: `frame.suspended`, `frame.*`, `*`.
 
-        Returns what undoes it. For other processes' events, and for what must not be missed, subscribe to the journal.
+        Returns a function that removes it. To see other processes' events, or to miss none, subscribe to the journal.
         """
         return self._ports.observers.add(self._acting.tenant, event, callback)
 
@@ -253,10 +254,10 @@ class Holdfast:
         loops: int = LOOPS,
         options: Mapping[str, Any] | None = None,
     ) -> Agent[T]:
-        """A model with tools that answers in conversations: `agent.send("alice", "Refund order 17", key="req-81")`.
+        """Return an agent: a model with tools, used as `agent.send("alice", "Refund order 17", key="req-81")`.
 
-        `model` is a name such as `openai:gpt-5-mini`, or a model of your own; `tools` are typed functions, `output` the
-        type that replies must have. `history` gives it tools to read what its packs left out. A turn may call the model
+        `model` is a name such as `openai:gpt-5-mini` or a model of your own, `tools` are typed functions, and `output`
+        is the type of the replies. `history` adds tools that read what packs left out. A turn may call the model
         `loops` times, show it `budget` tokens each time, and use `tokens` and `budget_usd`, at most. `options` go into
         every request.
         """
@@ -280,20 +281,20 @@ class Holdfast:
         return Agent(self, made)
 
     def shutting_down(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
-        """A block that ends well when the process is told to end: `with hf.shutting_down() as stop: stop.wait()`.
+        """Return a block for a graceful shutdown: `with hf.shutting_down() as stop: stop.wait()`.
 
-        From the first signal on nothing new begins, what runs may end within `grace` seconds, and what has not ended
-        then stays live for the next process. A second signal hurries. `signals` are SIGTERM and SIGINT unless you say
-        otherwise, and need the main thread; with none of them `stop.request()` has the same effect.
+        From the first signal on nothing new begins, running work may end within `grace` seconds, and unfinished work
+        stays live for the next process. A second signal ends the grace at once. `signals` are SIGTERM and SIGINT by
+        default, and need the main thread; with none of them, call `stop.request()` for the same effect.
         """
         from holdfast.runtime.shutdown import Shutdown
 
         return Shutdown(self, grace, signals)
 
     def drain(self, grace: float = 30.0) -> int:
-        """Before a shutdown: take no new frames and wait for blocks to end; gives how many are still at work.
+        """Before a shutdown: accept no new frames, wait for blocks to end, and return how many are still at work.
 
-        What is still at work stays live, and the next process goes on with it.
+        Unfinished work stays live, and the next process continues it.
         """
         if not self._acting.whole:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
@@ -307,16 +308,16 @@ class Holdfast:
         return len(leases.blocks)
 
     def tenant(self, name: str) -> Holdfast:
-        """A view that sees this tenant and nothing else. Cheap; closing it closes nothing."""
+        """Return a view that sees only this tenant. Cheap; closing it closes nothing."""
         acting = replace(self._acting, tenant=check_id(name, "tenant"), whole=False)
         return Holdfast(self._ports, acting, owner=False)
 
     def as_user(self, id: str) -> Holdfast:
-        """A view that notes who acts, and whose content it is. Cheap; closing it closes nothing."""
+        """Return a view that records this user as actor and owner of content. Cheap; closing it closes nothing."""
         return Holdfast(self._ports, replace(self._acting, user=check_id(id, "user")), owner=False)
 
     def close(self) -> None:
-        """Let go of the journal. Closing twice is fine."""
+        """Release the journal and everything held with it. Closing twice is fine."""
         if self._owner:
             while self._ports.endings:
                 self._ports.endings.pop()()
@@ -355,21 +356,20 @@ def open(
     telemetry: Telemetry | None = None,
     strategies: dict[str, Callable[..., Any]] | None = None,
 ) -> Holdfast:
-    """Open a journal, or make a new one: a path, `sqlite:///path` or `memory:`.
+    """Open a journal, or create one: a path, `sqlite:///path` or `memory:`.
 
-    `durability="full"` returns from a write once it is on disk. `"fast"` is several times
-    quicker on slow disks and may lose the newest writes when the power fails (not when the
-    process is killed); nothing is ever corrupted.
+    `durability="full"` returns from a write once it is on disk. `"fast"` is several times quicker on slow disks and may
+    lose the newest writes in a power failure (not when the process is killed); nothing is ever corrupted.
 
-    `tokenizer` counts in place of the models' own, `redact` changes every text before it is written,
-    `memory` is offered conversations that have ended, `summarizer` makes them shorter, `embedder` ("wordllama", a
-    model's folder, an endpoint or a function) lets searches go by meaning as well as by words. `documents` and
-    `fetcher` let evidence point to files and to the web, `telemetry` has spans made, `strategies` are further ways of
-    compacting by name.
+    `tokenizer` counts in place of the models' own, `redact` rewrites every text before it is written, `memory` is
+    offered conversations that have ended, `summarizer` shortens conversations, `embedder` ("wordllama", a model's
+    folder, an endpoint or a function) lets searches go by meaning as well as by words. `documents` and `fetcher` let
+    evidence point to files and to the web, `telemetry` produces spans, and `strategies` adds ways of compacting, by
+    name.
 
-    `prices` are your own beside the list prices, by the beginning of models' names and in US dollars for a million
-    tokens: `{"my-model": {"input": 1, "output": 4}}`. Or it is a function in their place, of (model, usage), that
-    gives what one call cost in dollars, or None.
+    `prices` adds to the list prices, by prefix of the model's name, in US dollars per million tokens: `{"my-model":
+    {"input": 1, "output": 4}}`. Or it replaces them with a function of (model, usage) that returns the cost of one call
+    in dollars, or None.
     """
     beside = Beside(
         tokenizer=tokenizer,
@@ -387,14 +387,14 @@ def open(
 
 
 def frame_scope(actor: str, session: str | None) -> str:
-    """Where the frames of an actor live, within a session or on their own."""
+    """Return the scope of an actor's frames, within a session or on their own."""
     if session is None:
         return Scope.actor(actor).text
     return Scope.actor(actor, session=session, thread=MAIN_THREAD).text
 
 
 def _warn_inside_a_loop() -> None:
-    """Once: a call that waits for the disk inside an event loop stops everything else in it."""
+    """Warn once about a blocking call inside an event loop, which stalls everything else in it."""
     asyncio: Any = sys.modules.get("asyncio")
     if not _warned and asyncio is not None and asyncio._get_running_loop() is not None:
         _warned.append(True)

@@ -1,10 +1,7 @@
-"""`hf.index`: every operation on frames at the low level, flat. Each method is a line that names a flow.
+"""`hf.index`: every low-level operation on frames, flat. Each method calls a flow.
 
-Frames are named by their ids. Every write takes a `key`, under which it happens once.
-
-`hf.index`, the part about questions: suspend, answer once, resume.
-
-`hf.index`, the part inside frames: spend and reserve, attach evidence, begin and end calls.
+Frames, budgets, evidence, calls, questions, packs, briefs and actors. Frames are named by their ids. Every write takes
+a `key`, under which it happens once.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class QuestionsView:
         release_budget: bool = True,
         key: str | None = None,
     ) -> Asked:
-        """Stop a frame until somebody answers; gives the question's id and, if asked for, a link token."""
+        """Suspend a frame until its question is answered; return the question's id and, if requested, a link token."""
         content = QuestionContent(
             reason=_text(reason, "reason"),
             options=choices(options, recommended),
@@ -100,10 +97,10 @@ class QuestionsView:
         args: Any = None,
         note: str | None = None,
     ) -> str:
-        """Answer a question by id, or with its token; gives its id. The frame's owner goes on with it.
+        """Answer a question by its id or its token; return its id. The frame's owner continues with the answer.
 
-        `args` are all arguments of a tool call, in place of those that were asked about. What the tool can never take
-        is refused, as far as it is known, and the question stays open.
+        `args` replace all arguments of the tool call in question. Arguments that the tool can never take are refused,
+        as far as the tool is known, and the question stays open.
         """
         content = _answer(payload, args, note)
         if args is not None and approve is not False:
@@ -118,7 +115,7 @@ class QuestionsView:
         )
 
     def reissue_token(self, question: str, *, expires_ms: int | None = None) -> str:
-        """A new link token for an open question; the earlier one is void."""
+        """Issue a new link token for an open question; the earlier one is void."""
         return frame_questions.reissue(self._ports, self._acting, question, expires_ms)
 
     def resume_frame(
@@ -131,7 +128,7 @@ class QuestionsView:
         args: Any = None,
         note: str | None = None,
     ) -> str:
-        """Let the frame of a question go on; gives the frame's id. Brings an answer along if none was given."""
+        """Resume the frame of a question and return the frame's id; record an answer too if there is none yet."""
         given = approve is not None or payload is not None or args is not None or note is not None
         frame, answered = frame_questions.found(self._ports, self._acting, question, token)
         if answered and token is not None:
@@ -150,15 +147,15 @@ class QuestionsView:
         return frame
 
     def questions(self) -> Iterator[QuestionInfo]:
-        """Every open question, oldest frame first."""
+        """Iterate over all open questions, oldest frame first."""
         return read.questions(self._ports, self._acting)
 
     def question(self, question: str) -> QuestionInfo:
-        """One open question."""
+        """Return one open question."""
         return read.question(self._ports, self._acting, question)
 
     def answer_to(self, scope: Address, question: str) -> Answer | None:
-        """What was answered to a question of a scope, also after its frame went on."""
+        """Return the answer to a question of a scope, also after its frame was resumed."""
         read.raw_id(question, "question")
         return frame_questions.answer_of(self._ports, self._acting, Scope.of(scope).text, question)
 
@@ -197,7 +194,7 @@ class WorkView:
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
-        """Give a reservation back, all of it or a part."""
+        """Release a reservation, whole or in part."""
         frame_calls.release(self._ports, self._acting, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
@@ -227,7 +224,7 @@ class WorkView:
         metadata: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> str:
-        """Attach evidence; gives the handle's id. A handle that is there already is changed in place."""
+        """Attach evidence and return the handle's id. An existing handle is changed in place."""
         content = HandleContent(description=description, target=target, body=body, metadata=plain(metadata))
         return frame_calls.add_handle(
             self._ports,
@@ -247,12 +244,12 @@ class WorkView:
     def remove_handle(
         self, frame: str, handle: str | Sequence[str], *, reason: str | None = None, key: str | None = None
     ) -> str | None:
-        """Detach evidence; gives the name under which `restore_handles` brings it back."""
+        """Detach evidence; return the name with which `restore_handles` brings it back."""
         names = [handle] if isinstance(handle, str) else handle
         return frame_calls.remove_handles(self._ports, self._acting, frame, names, reason, key)
 
     def restore_handles(self, frame: str, removal: str, *, key: str | None = None) -> tuple[str, ...]:
-        """Attach again what one removal or compaction detached; gives the handles."""
+        """Attach again what one removal or compaction detached; return the handles."""
         return frame_calls.restore_handles(self._ports, self._acting, frame, removal, key)
 
     def compact_context(
@@ -269,10 +266,10 @@ class WorkView:
         strict: bool = False,
         key: str | None = None,
     ) -> CompactionResult:
-        """Make the context of a frame fit a budget: detach its evidence, or let a summary stand for what was said.
+        """Make a frame's context fit a budget: detach evidence, or replace older rounds by a summary.
 
-        `priority`, `policy_trim` and strategies of your own choose among its evidence, which `restore_handles` brings
-        back. The others keep the newest `keep` rounds of its conversation. What is critical stays.
+        `priority`, `policy_trim` and your own strategies choose among the frame's evidence, which `restore_handles`
+        brings back. The others keep the newest `keep` rounds of its conversation. Critical evidence stays.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, timeout=timeout, store=store)
         chosen = self._summarizer(summarizer)
@@ -285,11 +282,11 @@ class WorkView:
         return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
 
     def handles(self, frame: str) -> list[HandleInfo]:
-        """A frame's handles in order, with what they point to; detached ones are marked."""
+        """Return a frame's handles in order, with their targets; detached ones are marked."""
         return read.handles(self._ports, self._acting, frame)
 
     def add_result(self, frame: str, kind: str, ref: str, *, summary: str | None = None, key: str | None = None) -> int:
-        """Point to something the frame produced; gives its position."""
+        """Add a reference to something that the frame produced; return its position."""
         return frame_calls.add_result(self._ports, self._acting, frame, kind, ref, summary, key)
 
     # calls
@@ -304,10 +301,10 @@ class WorkView:
         if_interrupted: str = "retry",
         key: str | None = None,
     ) -> str:
-        """Journal that a model is about to be called, and with which pack; gives the call's id.
+        """Journal that a model is about to be called, and with which pack; return the call's id.
 
-        Refused when nothing is left to spend. With a key, a second call gives the first's id, whatever was said since:
-        show the model `pack_at(call)` then.
+        Refused when no tokens are left. With a key, a second call returns the first's id, whatever was said since: show
+        the model `pack_at(call)` then.
         """
         if pack is not None:
             return client_context.begin_call(
@@ -343,7 +340,7 @@ class WorkView:
         retryable: bool = False,
         doubtful: Usage | None = None,
     ) -> None:
-        """Journal what a model answered, or with `error` that it failed. What it used is recorded either way."""
+        """Journal a model's response, or with `error` its failure. Usage is recorded either way."""
         frame_calls.end_model(
             self._ports,
             self._acting,
@@ -368,7 +365,7 @@ class WorkView:
         provider_id: str | None = None,
         key: str | None = None,
     ) -> str:
-        """Journal that a tool is about to be called; gives the call's id, its idempotency key."""
+        """Journal that a tool is about to be called; return the call's id, its idempotency key."""
         return frame_calls.begin_tool(
             self._ports,
             self._acting,
@@ -390,7 +387,7 @@ class WorkView:
         interrupted: bool = False,
         tokens: int | None = None,
     ) -> None:
-        """Journal what a tool returned, or with `error` that it failed."""
+        """Journal a tool's value, or with `error` its failure."""
         frame_calls.end_tool(
             self._ports,
             self._acting,
@@ -422,9 +419,9 @@ class IndexView(WorkView, QuestionsView):
         frame_id: str | None = None,
         key: str | None = None,
     ) -> str:
-        """A new unit of work; gives its id. A child lives in its parent's scope unless another is given.
+        """Push a new frame and return its id. A child lives in its parent's scope unless another is given.
 
-        `inherit` names handles of the parent that the child is to see as well.
+        `inherit` names handles of the parent that the child sees as well.
         """
         content = GoalContent(goal=goal, inputs=plain(inputs), metadata=plain(metadata))
         stream = None if scope is None else Scope.of(scope).text
@@ -454,7 +451,7 @@ class IndexView(WorkView, QuestionsView):
         expected_version: int | None = None,
         key: str | None = None,
     ) -> FrameInfo:
-        """Change what a frame is for, its limits, whether it waits, or a root's tokens."""
+        """Change a frame's goal, inputs, metadata, limits or status, or a root's tokens."""
         texts = None
         if goal is not None or inputs is not None or metadata is not None:
             known = read.frame_info(self._ports, self._acting, frame)
@@ -498,30 +495,30 @@ class IndexView(WorkView, QuestionsView):
         )
 
     def get_frame(self, frame: str) -> FrameInfo:
-        """A frame with its texts, live or ended."""
+        """Return a frame with its texts, live or ended."""
         return read.frame_info(self._ports, self._acting, frame)
 
     def ancestry(self, frame: str) -> list[FrameInfo]:
-        """Root to this frame, across scopes."""
+        """Return the frames from the root to this one, across scopes."""
         return read.ancestry(self._ports, self._acting, frame)
 
     def stack(self, scope: Address) -> list[FrameInfo]:
-        """Every live frame of a scope, parents before children. A waiting parent hides nothing."""
+        """Return all live frames of a scope, parents before children. A waiting parent hides nothing."""
         return read.stack_of(self._ports, self._acting, Scope.of(scope).text)
 
     def stacks(self) -> Iterator[tuple[str, list[FrameInfo]]]:
-        """Every scope that has live frames, with them."""
+        """Iterate over every scope that has live frames, with those frames."""
         for stream in read.streams_with_work(self._ports, self._acting):
             yield stream, read.stack_of(self._ports, self._acting, stream)
 
     def top_of_stack(self, scope: Address) -> FrameInfo | None:
-        """The deepest live frame of a scope, the newest of several, or None."""
+        """Return the deepest live frame of a scope, the newest if there are several, or None."""
         stream = Scope.of(scope).text
         top = frame_stack.top(read.current(self._ports, self._acting, stream).frames)
         return None if top is None else read.describe(self._ports, self._acting, stream, top)
 
     def leaves(self, scope: Address) -> list[FrameInfo]:
-        """Every live frame with nothing live below it, oldest first."""
+        """Return every live frame with nothing live below it, oldest first."""
         stream = Scope.of(scope).text
         found = frame_stack.leaves(read.current(self._ports, self._acting, stream).frames)
         return [read.describe(self._ports, self._acting, stream, frame) for frame in found]
@@ -547,7 +544,7 @@ class IndexView(WorkView, QuestionsView):
         recall: int | None = None,
         as_of: int | None = None,
     ) -> ContextPack:
-        """What a frame's next model call is shown: of a frame by its id, or of the top of a scope's stack."""
+        """Return the context of the next model call of a frame, given by id or as the top of a scope's stack."""
         least = self._ports.settings.min_pack_tokens
         if isinstance(budget_tokens, int) and not isinstance(budget_tokens, bool) and 0 < budget_tokens < least:
             raise BudgetTooSmall(
@@ -571,7 +568,7 @@ class IndexView(WorkView, QuestionsView):
         return client_context.pack_frame(self._ports, self._acting, wanted, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
-        """The pack that a model call was given, exactly as it was shown; what was erased since says so."""
+        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such."""
         return client_context.pack_at(self._ports, self._acting, call)
 
     # briefs
@@ -587,10 +584,10 @@ class IndexView(WorkView, QuestionsView):
         tools: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> None:
-        """What every pack of a role begins with in a scope: an actor's, a session's, or everywhere.
+        """Set what every pack of a role begins with in a scope: an actor's, a session's, or everywhere.
 
-        It replaces the brief that the role had there. What is not given is looked up further away, an empty value
-        says that there is none, and with nothing given the role has no brief there any more.
+        It replaces the role's brief there. A field that is not given is inherited from a wider scope, an empty value
+        means none, and with no field given the role's brief is removed there.
         """
         briefs.set_brief(
             self._ports,
@@ -605,28 +602,28 @@ class IndexView(WorkView, QuestionsView):
         )
 
     def brief(self, scope: Address, role: str = MAIN_ROLE) -> BriefContext:
-        """The brief that holds for a role in a scope, each field from the nearest scope that says it."""
+        """Return the effective brief of a role in a scope, each field from the nearest scope that sets it."""
         return briefs.context_of(self._ports, self._acting, scope, role)
 
     # actors
 
     def resume_actor(self, scope: Address, *, incarnation: str | None = None) -> ActorResumeState:
-        """Where an actor stands: every live leaf, root to current, and what was left undone.
+        """Return where an actor stands: every live leaf, the path from root to current, and unfinished work.
 
-        Without an incarnation this only reads. With one, this process becomes the owner: whoever
-        owned the scope before can write no more, and `actor.resumed` is written, once.
+        Without an incarnation this only reads. With one, this process becomes the owner: the earlier owner can write no
+        more, and `actor.resumed` is written, once.
         """
         return takeover.resume_actor(self._ports, self._acting, Scope.of(scope).text, incarnation)
 
     def release_actor(self, scope: Address) -> None:
-        """Give an actor back that was taken with `resume_actor`; does nothing if it was not."""
+        """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
         takeover.release_actor(self._ports, self._acting, Scope.of(scope).text)
 
     def sweep(self, *, fail_orphans: bool = False) -> Swept:
-        """Resume what a timer woke, end what expired, flag what is late, and fail late work of the dead if asked to."""
+        """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
         return frame_sweep.sweep(self._ports, self._acting, fail_orphans=fail_orphans)
 
 
 def _kept(value: Any) -> Any:
-    """What stays as it is; what was erased stays away."""
+    """Return a value that stays unchanged, or None if it was erased."""
     return None if value is ERASED else value

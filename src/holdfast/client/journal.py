@@ -1,4 +1,4 @@
-"""`hf.journal`: the journal as its users see it. Each method is a line that names a flow."""
+"""`hf.journal`: the journal as its users see it. Each method calls a flow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StrPath = str | os.PathLike[str]
 
 
 class JournalView:
-    """Read, follow, check, copy and erase what happened, for one tenant."""
+    """The journal of one tenant: read, follow, check, copy and erase."""
 
     def __init__(self, ports: Ports, acting: Acting) -> None:
         self._ports = ports
@@ -43,7 +43,7 @@ class JournalView:
         types: Sequence[str] = (),
         backwards: bool = False,
     ) -> Iterator[Event]:
-        """Events of one stream in order of version, or of the tenant in order of seq; `after` and `until` bound it."""
+        """Iterate over one stream by version, or the tenant's events by seq, bounded by `after` and `until`."""
         query = self._query(scope, after, until, types, backwards)
         return read.events(self._ports, query)
 
@@ -55,7 +55,7 @@ class JournalView:
         types: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Iterator[Event]:
-        """Events as they happen, in any process; from now on, or after a version or cursor seen before."""
+        """Iterate over events of any process as they happen, from now on or after a known version or cursor."""
         query = self._query(scope, self._start(scope) if after is None else after, None, types, False)
         return read.subscribe(self._ports, query, timeout=timeout)
 
@@ -71,7 +71,7 @@ class JournalView:
         subject: str | None = None,
         files: Sequence[bytes] = (),
     ) -> Appended:
-        """Record an application's own event. Its type begins with `app.`; with a key it happens once."""
+        """Append an application's own event. Its type begins with `app.`; with a key it happens once."""
         if not isinstance(type, str) or not type.startswith(APP_PREFIX) or not type[len(APP_PREFIX) :]:
             raise InvalidValue(
                 f"An application's own events begin with 'app.', such as 'app.noted'; {type!r} does not."
@@ -99,45 +99,45 @@ class JournalView:
         return appended
 
     def happened(self, scope: Address, key: str) -> list[Event]:
-        """The events that a key stands for in a stream; none if nothing was written under it."""
+        """Return the events that were written to a stream under a key; an empty list if there are none."""
         stored = self._ports.journal.by_key(self._acting.tenant, Scope.of(scope).text, check_key(key))
         return [decode_event(event) for event in stored]
 
     def version(self, scope: Address) -> int:
-        """The version of a stream; 0 if nothing has happened in it."""
+        """Return the version of a stream; 0 if it has no events."""
         head = self._ports.journal.head(self._acting.tenant, Scope.of(scope).text)
         return 0 if head is None else head.version
 
     def streams(self) -> Iterator[str]:
-        """The names of this tenant's streams, in order."""
+        """Iterate over the names of this tenant's streams, in order."""
         after = ""
         while heads := self._ports.journal.heads(self._acting.tenant, after, read.PAGE):
             yield from (head.stream for head in heads)
             after = read.beyond(after, heads[-1].stream)
 
     def position(self) -> int:
-        """The cursor of the newest event in the journal."""
+        """Return the cursor of the newest event in the journal."""
         return self._ports.journal.position()
 
     def artifact(self, name: str) -> bytes | Erased:
-        """An artifact's bytes by the name that events give it; ERASED if it was erased."""
+        """Return an artifact's bytes by the name that events give it; ERASED if it was erased."""
         return artifacts.read(self._ports, self._acting, name)
 
     def collect(self) -> int:
-        """Remove artifacts that nothing has referred to for a day; returns how many."""
+        """Remove artifacts that nothing has referred to for a day; return how many."""
         self._of_the_whole()
         return artifacts.collect(self._ports)
 
     def verify(self, *, packs: bool = False, progress: Progress | None = None) -> Verified:
         """Check every chain, version, row, reference and artifact of the whole journal.
 
-        With `packs` also that every pack which a model was given is shown again as it was: that takes longer.
+        With `packs`, also check that every pack given to a model can be rebuilt exactly: that takes longer.
         """
         self._of_the_whole()
         return verify(self._ports, progress, packs=packs)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
-        """Make every projection anew from the events, while others go on; returns how many were applied."""
+        """Rebuild every projection from the events, while others go on; return how many were applied."""
         self._of_the_whole()
         try:
             return self._ports.journal.rebuild(progress)
@@ -149,12 +149,12 @@ class JournalView:
         return artifacts.erase(self._ports, self._acting, subject)
 
     def backup(self, target: StrPath, *, progress: Progress | None = None) -> None:
-        """A consistent copy at a new path, while others write. `holdfast.restore` makes a journal of it."""
+        """Write a consistent copy to a new path, while others write. `holdfast.restore` opens it as a journal."""
         self._of_the_whole()
         self._ports.journal.backup(file_path(text_of(target)), progress)
 
     def export(self, target: StrPath, *, until: int | None = None, progress: Progress | None = None) -> int:
-        """The whole journal as JSON lines at a new path; returns how many lines."""
+        """Export the whole journal as JSON lines to a new path; return the number of lines."""
         self._of_the_whole()
         path = file_path(text_of(target))
         if path.exists():
@@ -178,7 +178,7 @@ class JournalView:
         return count
 
     def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
-        """Take an export into this journal, which must be empty; returns how many events. All or nothing."""
+        """Import an export into this journal, which must be empty; return the number of events. All or nothing."""
         self._of_the_whole()
         path = file_path(text_of(source))
         if not path.is_file():
@@ -189,12 +189,12 @@ class JournalView:
             return self._ports.journal.restore(secret, transfer.unbroken(items))
 
     def tenants(self) -> list[str]:
-        """The names of every tenant in the journal."""
+        """Return the names of all tenants in the journal."""
         self._of_the_whole()
         return self._ports.journal.tenants()
 
     def _of_the_whole(self) -> None:
-        """Refuse what would show one tenant the others."""
+        """Refuse an operation that would show one tenant the others."""
         if not self._acting.whole:
             raise Refused("This is about the journal as a whole. Call it on the client itself, not on a tenant's view.")
 

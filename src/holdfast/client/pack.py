@@ -1,6 +1,6 @@
-"""ContextPack: what one model call is shown, in the form of the provider that is called, and why it is that.
+"""ContextPack: the context of one model call, in each provider's format, with the reasons for its content.
 
-Making packs at the edge: one way for sessions, frames and `hf.index`, now or as of a moment in the past.
+Sessions, frames and `hf.index` make packs in one way, now or as of a past moment.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from holdfast.records.sessions import Summary
 
 
 class ContextPack:
-    """A request's worth of context, within its budget. Reading it changes nothing.
+    """The context of one request, within its budget. Reading it changes nothing.
 
-    Lists and mappings in what it gives are copies: changing them changes no pack and no request.
+    Lists and mappings that it returns are copies: changing them changes no pack and no request.
     """
 
     __slots__ = ("_digest", "_journal", "_load", "_name", "_packed", "_tenant")
@@ -67,16 +67,16 @@ class ContextPack:
         self._name = name
         self._digest: str | None = None
 
-    # what is shown
+    # content
 
     @property
     def messages(self) -> list[Message]:
-        """All but the system prompt, in the order shown."""
+        """All messages but the system prompt, in the order shown."""
         return list(views.messages_of(self._said()))
 
     @property
     def system(self) -> str | None:
-        """The system prompt: what those who may instruct have said."""
+        """The system prompt: text from sources that may instruct."""
         return self._packed.system
 
     @property
@@ -86,7 +86,7 @@ class ContextPack:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The pieces, in the order shown, with where each came from."""
+        """The pieces in the order shown, each with its origin."""
         return views.segments_of(self._packed.segments)
 
     @property
@@ -101,12 +101,12 @@ class ContextPack:
 
     @property
     def summaries(self) -> tuple[Summary, ...]:
-        """The summaries that stand for what is not shown."""
+        """The summaries that replace messages not shown."""
         return views.summaries_of(self._packed.summaries)
 
     @property
     def conversation(self) -> ConversationSlice:
-        """The part of the conversation that is shown as it was said."""
+        """The part of the conversation that is shown verbatim."""
         found = self._packed.conversation
         return replace(found, messages=views.messages_of(found.messages))
 
@@ -115,105 +115,105 @@ class ContextPack:
         """The evidence that is shown."""
         return self._packed.evidence
 
-    # what it took
+    # size
 
     @property
     def tokens(self) -> int:
-        """What the request costs; never more than `budget`."""
+        """The tokens of the request; never more than `budget`."""
         return self._packed.token_summary.used
 
     @property
     def budget(self) -> int:
-        """The most it may cost."""
+        """The limit on the pack's tokens."""
         return self._packed.token_summary.budget
 
     @property
     def token_summary(self) -> TokenSummary:
-        """Budget, use, what is left, and where it went."""
+        """Budget, use, remainder, and the breakdown of the use."""
         return self._packed.token_summary
 
     @property
     def level(self) -> CompactionLevel:
-        """How hard it was made smaller."""
+        """The level of compaction."""
         return self._packed.token_summary.compaction_level
 
     @property
     def limited_by(self) -> str | None:
-        """What made the budget smaller than was asked for: context_tokens, available, or None."""
+        """The limit that made the budget smaller than requested: context_tokens, available, or None."""
         return self._packed.limited_by
 
     @property
     def cached_share(self) -> float:
-        """The share of its tokens that the last journaled pack began with as well, so that a provider has them."""
+        """The share of its tokens that the last journaled pack began with too, so that the provider has them cached."""
         return self._packed.cached_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def exact(self) -> bool:
-        """Whether it was counted by the model's own tokenizer, or by an upper estimate."""
+        """True if the pack was counted by the model's own tokenizer, False if by an upper estimate."""
         return self._packed.exact
 
     @property
     def tokenizer(self) -> str:
-        """What it was counted with."""
+        """The name of the tokenizer."""
         return self._packed.tokenizer
 
     @property
     def model(self) -> str | None:
-        """The model that it is for."""
+        """The model that the pack is for."""
         return self._packed.model
 
     @property
     def shortened(self) -> int:
-        """How many rounds had to be shortened to fit."""
+        """The number of rounds that were shortened to fit."""
         return self._packed.shortened
 
-    # why
+    # reasons
 
     @property
     def metadata(self) -> ContextPackMetadata:
-        """Which pack this is, and what is not in it."""
+        """The identity of the pack, and what it left out."""
         found = self._packed.metadata
         return replace(found, failed=dict(found.failed))
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Every candidate: what became of it, and why."""
+        """Every candidate for the pack, with what was decided and why."""
         return self._packed.decisions
 
     @property
     def digest(self) -> str:
-        """A name for exactly what is shown: equal for equal packs of one journal."""
+        """A name for the exact content: equal for equal packs of one journal."""
         if self._digest is None:
             self._digest = self._name(self._packed)
         return self._digest
 
     def diff(self, other: ContextPack) -> PackDiff:
-        """How `other` differs from this one."""
+        """Compare this pack with another."""
         if not isinstance(other, ContextPack):
             raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
         return views.difference_of(difference(self._packed, other._packed))
 
-    # for providers
+    # provider formats
 
     def to_openai(self) -> OpenAIRequest:
-        """Keyword arguments for `client.chat.completions.create`."""
+        """Return keyword arguments for `client.chat.completions.create`."""
         return openai_chat.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_responses(self) -> ResponsesRequest:
-        """Keyword arguments for `client.responses.create`."""
+        """Return keyword arguments for `client.responses.create`."""
         return openai_responses.render(self._whole(), system=self.system, tools=self._packed.tools)
 
     def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
-        """Keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
+        """Return keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
 
-        Marks for the prompt cache stand where the next call will still be the same; `cache=False` leaves them out.
+        Prompt cache marks stand where the next call will still be the same; `cache=False` leaves them out.
         """
         stable = sum(len(segment.messages) for segment in self._packed.segments[: self._packed.stable])
         marked = stable if cache else None
         return anthropic.render(self._whole(), system=self.system, tools=self._packed.tools, stable=marked)
 
     def read_in(self) -> ContextPack:
-        """The same pack with its images and files in memory and its digest made: it needs the journal no more."""
+        """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
         whole = {id(message): self._load(message) for message in self._said()}
         name = self.digest
         return ContextPack(
@@ -241,7 +241,7 @@ class ContextPack:
 
 
 STICKINESS = 0.4
-"""How much of its share a window gives up when it has to move."""
+"""The share of its size that a window gives up when it has to move."""
 
 
 def asked_for(
@@ -259,7 +259,7 @@ def asked_for(
     max_messages: int | None = None,
     recall: int | None = None,
 ) -> Asked:
-    """What a caller wants, as a record; refuses what cannot be wanted."""
+    """Make a pack request from a caller's options; refuse invalid ones."""
     for name, value in (("include", include), ("exclude", exclude)):
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InvalidValue(f"{name} must be a list of handles, each by its id.")
@@ -282,22 +282,22 @@ def asked_for(
 
 
 def _stickiness(given: float | None, max_messages: int | None) -> float:
-    """Who asks for a number of messages wants that number, and not a window that stays put."""
+    """Return the stickiness. A caller who gives `max_messages` wants that number, not a window that stays put."""
     return given if given is not None else STICKINESS if max_messages is None else 0.0
 
 
 def pack_line(ports: Ports, acting: Acting, line: str, asked: Asked, as_of: int | None) -> ContextPack:
-    """A pack of a session's line."""
+    """Return a pack of a session's thread."""
     return _made(ports, acting, lambda then: visibility.seen_in(line), asked, as_of)
 
 
 def pack_frame(ports: Ports, acting: Acting, frame: str, asked: Asked, as_of: int | None) -> ContextPack:
-    """A pack of what a frame sees."""
+    """Return a pack of what a frame sees."""
     return _made(ports, acting, lambda then: visibility.seen_by(then, acting, frame), asked, as_of)
 
 
 def pack_turn(ports: Ports, acting: Acting, frame: str, started: int, budget: int | None) -> ContextPack:
-    """A pack of what a live turn sees, which this message began."""
+    """Return a pack of what a live turn sees, which began with the message `started`."""
     return _made(
         ports, acting, lambda then: visibility.seen_by(then, acting, frame, turn=started), asked_for(budget), None
     )
@@ -315,7 +315,7 @@ def _made(ports: Ports, acting: Acting, seen: Callable[[Ports], Seen], asked: As
 
 
 def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
-    """A pack as callers get it."""
+    """Wrap a pack for callers."""
     return ContextPack(
         made,
         journal=ports.journal,
@@ -326,7 +326,7 @@ def wrapped(ports: Ports, acting: Acting, made: Packed) -> ContextPack:
 
 
 def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> ContextPack:
-    """The pack that a call was given, again; of one session only, if its stream is named."""
+    """Return the pack that a call was given; of one session only, if its stream is given."""
     return wrapped(ports, acting, rebuild.pack_at(ports, acting, call, session))
 
 
@@ -343,7 +343,7 @@ def begin_call(
     key: str | None = None,
     newest: int | None = None,
 ) -> str:
-    """Journal a pack and that a model is about to be called with it; gives the call's id."""
+    """Journal a pack and that a model is about to be called with it; return the call's id."""
     if not isinstance(pack, ContextPack):
         raise InvalidValue(f"pack must be what pack() gave, not {type(pack).__name__}.")
     if pack._tenant != acting.tenant:

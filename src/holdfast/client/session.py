@@ -1,6 +1,7 @@
-"""Session: a conversation that remembers, fits and survives. Each method names a flow.
+"""Session: a conversation that remembers, fits and survives. Each method calls a flow.
 
-What a session's model is shown: its brief, packs and why they are so, and the conversation made shorter.
+A session appends, reads, packs, takes turns, forks and rewinds. Compaction removes nothing: summaries stand in for
+older rounds in later packs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from holdfast.records.usage import Usage
 
 
 class SessionShown:
-    """What a conversation is shown as, and how it is made shorter. Nothing of it is lost."""
+    """The context of a conversation: its packs, and its compaction, which removes nothing."""
 
     _ports: Ports
     _acting: Acting
@@ -56,7 +57,7 @@ class SessionShown:
     # the brief
 
     def brief(self, role: str = MAIN_ROLE) -> BriefContext:
-        """What every pack of a role begins with. Each field is the session's own, or what holds everywhere."""
+        """Return the brief that begins every pack of a role. Each field is the session's own, or the inherited one."""
         return briefs.context_of(self._ports, self._acting, self._own, role)
 
     def set_brief(
@@ -69,7 +70,7 @@ class SessionShown:
         tools: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> None:
-        """The brief of a role in this session, in place of the one that it had. See hf.index.set_brief."""
+        """Set the brief of a role in this session, replacing the earlier one. See hf.index.set_brief."""
         briefs.set_brief(
             self._ports,
             self._acting,
@@ -101,9 +102,9 @@ class SessionShown:
         recall: int | None = None,
         as_of: int | None = None,
     ) -> ContextPack:
-        """The best that fits a budget, by default the model's window: valid for every provider, and able to say why.
+        """Return the best context that fits a budget, by default the model's window; valid for every provider.
 
-        A read: nothing is journaled. `as_of` makes it from the journal as it was at a cursor.
+        A read: nothing is journaled. `as_of` builds the pack from the journal as it was at a cursor.
         """
         asked = client_pack.asked_for(
             budget,
@@ -122,32 +123,32 @@ class SessionShown:
         return client_pack.pack_line(self._ports, self._acting, self._line, asked, as_of)
 
     def pack_at(self, call: str) -> ContextPack:
-        """The pack that a model call was given, exactly as it was shown; what was erased since says so.
+        """Return the pack that a model call was given, exactly as it was shown; erased content is marked as such.
 
-        Calls of this session: of its threads, and of frames that work for it.
+        Covers calls of this session: of its threads, and of frames that work for it.
         """
         return client_pack.pack_at(self._ports, self._acting, call, self._own)
 
     def history_tools(self, *, max_tokens: int = MAX_TOKENS) -> HistoryTools:
-        """Tools with which a model reads what its pack left out: `expand` and `search_history`, and their executor."""
+        """Return tools for a model to read what its pack left out: `expand`, `search_history` and their executor."""
         return HistoryTools(self._ports, self._acting, self._line, max_tokens=max_tokens)
 
     def packs(self, limit: int | None = None) -> list[PackInfo]:
-        """The packs that model calls were given, newest first: all, or the newest `limit`. `pack_at` shows one."""
+        """Return the packs given to model calls, newest first: all, or the newest `limit`. `pack_at` shows one."""
         return trace.packs(self._ports, self._acting, self._line, limit)
 
     def why(self, text: str) -> Trace:
-        """The way of a fact through the packs: where it was said, which showed it, where it left, and what to do.
+        """Trace a fact through the packs: where it was said, which packs showed it, where it left, and the remedy.
 
-        It is looked for by its words, whatever their case and blanks. A read: no later pack is another for it.
+        The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
         """
         return trace.why(self._ports, self._acting, self._line, text)
 
     def begin_model_call(self, pack: ContextPack, *, key: str | None = None) -> str:
-        """Journal what a model is about to be shown; gives the call's id, for `pack_at`. The next window stays put."""
+        """Journal what a model is about to be shown; return the call's id, for `pack_at`. The next window stays put."""
         return client_pack.begin_call(self._ports, self._acting, pack, frame=None, line=self._line, key=key)
 
-    # making shorter
+    # compaction
 
     def compact(
         self,
@@ -159,27 +160,28 @@ class SessionShown:
         whole: bool = False,
         store: bool | str = False,
     ) -> Summary | None:
-        """Let a summary stand for all but the newest `keep` rounds; None if there is nothing to summarise.
+        """Show a summary in place of all but the newest `keep` rounds; return None if there is nothing to summarise.
 
-        Nothing is removed, and messages that arrive meanwhile stay. `strategy` says what becomes of the older ones,
-        `whole` replaces earlier summaries as well, `store` writes what is covered to the state, to be found again.
-        A summary is cut to `max_tokens`; one that would take as much as what it stands for is SummaryFailed.
+        Nothing is removed, and messages that arrive meanwhile stay. `strategy` decides how older rounds are shortened,
+        `whole` replaces earlier summaries as well, `store` also writes the covered messages to the state, where they
+        can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces raises
+        SummaryFailed.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
         chosen = self._summarizer(summarizer)
         return sessions.fold(self._ports, self._acting, self._line, config, chosen, whole=whole)
 
     def add_rule(self, rule: Rule | CompactionConfig | BudgetGuard | TelemetryRecorder | str) -> Callable[[], None]:
-        """Have this done whenever it is due, in this process: a Rule, a CompactionConfig, or a preset by its name.
+        """Apply a rule in this process whenever it is due: a Rule, a CompactionConfig, or a preset by its name.
 
-        A rule of the same name is replaced, and "none" takes the compaction away. Returns what undoes it. What a rule
-        does itself is no occasion for rules, and what must be awaited is for the asyncio client.
+        A rule of the same name is replaced, and "none" removes the compaction. Returns a function that removes the
+        rule. A rule's own actions trigger no rules; async actions need the asyncio client.
         """
         return compaction_rules.add(self._ports, self._acting, self._own, rule, self._summarizer)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules that this process has for it."""
+        """The rules of this session in this process."""
         return compaction_rules.rules_of(self._ports, self._acting, self._own)
 
     def _summarizer(self, given: Any) -> Summarizer:
@@ -187,17 +189,17 @@ class SessionShown:
         return summarizer_for(given if given is not None else self._ports.summarizer, tokenizer.count)
 
     def summaries(self) -> list[Summary]:
-        """The summaries that stand for parts of this line, oldest first."""
+        """Return the summaries that replace parts of this thread, oldest first."""
         return compaction_summaries.summaries(self._ports, self._acting, self._line)
 
     def expand(self, summary: Summary | str) -> list[Message]:
-        """The messages that a summary stands for, exactly as they were said."""
+        """Return the messages that a summary replaces, exactly as they were written."""
         id = summary.id if isinstance(summary, Summary) else summary
         return compaction_summaries.expand(self._ports, self._acting, self._line, id)
 
 
 class Session(SessionShown):
-    """One line of a session's conversation. Small: it holds names, and the journal holds the rest."""
+    """One thread of a session. Small: it holds names, and the journal holds the rest."""
 
     __slots__ = ("_acting", "_line", "_own", "_ports", "id", "thread")
 
@@ -206,7 +208,7 @@ class Session(SessionShown):
         self.id, self.thread = id, thread
         self._own, self._line = sessions_flow.streams_of(id, thread)
 
-    # what it is
+    # properties
 
     def _state(self) -> SessionState:
         return sessions_flow.session_state(self._ports, self._acting, self.id)
@@ -216,12 +218,12 @@ class Session(SessionShown):
 
     @property
     def status(self) -> str:
-        """open, closing (memory has not taken it yet), ended (it begins anew with the next message) or closed."""
+        """open, closing (not yet taken by memory), ended (the next message starts afresh) or closed."""
         return self._state().status
 
     @property
     def model(self) -> str:
-        """The model that it is held with; empty if none was named."""
+        """The model of the conversation; empty if none was named."""
         return self._state().model or ""
 
     @property
@@ -232,28 +234,28 @@ class Session(SessionShown):
 
     @property
     def title(self) -> str | None:
-        """What people call it."""
+        """The title, for people."""
         text: str | None = self._text("title")
         return text
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What its application noted about it."""
+        """Data that the application noted about the session."""
         return dict(self._text("metadata") or {})
 
     @property
     def tools(self) -> tuple[ToolDef, ...]:
-        """The tools that its model is told about."""
+        """The tools that the model is told about."""
         return sessions_flow.session_tools(self._ports, self._acting, self._state())
 
     @property
     def threads(self) -> tuple[str, ...]:
-        """Every line of it."""
+        """The names of all threads of the session."""
         return self._state().threads
 
     @property
     def usage(self) -> Usage:
-        """What its model calls used, as far as their responses were appended."""
+        """The usage of the session's model calls, as far as their responses were appended."""
         return sessions_flow.session_usage(self._ports, self._acting, self.id)
 
     def __len__(self) -> int:
@@ -262,7 +264,7 @@ class Session(SessionShown):
     def __bool__(self) -> bool:
         return True
 
-    # saying
+    # writing
 
     @overload
     def append(
@@ -298,11 +300,10 @@ class Session(SessionShown):
         policy: str | None = None,
         key: str | None = None,
     ) -> Message | list[Message]:
-        """Text, a mapping, a Message or a provider's response; a list of them in one commit.
+        """Append text, a mapping, a Message or a provider's response; append a list of them in one commit.
 
-        `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` says that it was cut off.
-        `policy` says what may become of it when the conversation is made shorter: pinned, normal, compress_first or
-        discard_when_done.
+        `files` are paths, bytes, or (name, bytes) pairs that go with a text. `partial` marks a message that was cut
+        off. `policy` decides how compaction may treat the message: pinned, normal, compress_first or discard_when_done.
         """
         given = file_parts(message, files) if files else message
         messages = read(given, partial=partial)
@@ -323,7 +324,7 @@ class Session(SessionShown):
         policy: str | None = None,
         key: str | None = None,
     ) -> Message:
-        """What a tool call came to. `call` is the request that `append` gave, or its id, or the provider's."""
+        """Append the result of a tool call. `call` is the request from `append`, its id, or the provider's id."""
         id = call.id or call.provider_id if isinstance(call, ToolCallRequest) else call
         if not isinstance(id, str) or not id:
             raise InvalidMessage("Say which call this answers: a ToolCallRequest, or its id.")
@@ -333,7 +334,7 @@ class Session(SessionShown):
         return self._appended([message], key=key, policy=policy)[0]
 
     def open_calls(self) -> list[ToolCallRequest]:
-        """Tool calls that wait for a result, oldest first. Until they have one, nothing after them is summarised."""
+        """Return tool calls without a result, oldest first. Nothing after an open call is summarised."""
         return session_read.open_calls(self._ports, self._acting, self._line)
 
     # reading
@@ -345,7 +346,7 @@ class Session(SessionShown):
         before: Message | str | None = None,
         after: Message | str | None = None,
     ) -> list[Message]:
-        """As they were said, oldest first: all, the newest `limit`, or those before or after one of them."""
+        """Return messages as written, oldest first: all, the newest `limit`, or those before or after one of them."""
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
         if before is not None and after is not None:
@@ -361,7 +362,7 @@ class Session(SessionShown):
         return session_read.history(self._ports, self._acting, self._line)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """Messages of this line that match a question, best first; each result's `value` is the Message."""
+        """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
         return state_search.search_line(self._ports, self._acting, self._line, query, limit)
 
     # turns
@@ -382,11 +383,12 @@ class Session(SessionShown):
         needs_approval: Collection[str] | Callable[[str, Any], bool] = (),
         on_error: str = "leave",
     ) -> Turn:
-        """From a user's message to the final reply: `with session.turn("…", key="…") as turn: for step in turn: …`
+        """Return a turn, from a user's message to the final reply: `with session.turn("…", key="…") as turn: …`
 
-        New, continued after a crash or already answered: the same code. Without a message it goes on with the turn that
-        is live. `tokens` and `budget_usd` bound what it uses and costs, `budget` what its model is shown each time.
-        `if_interrupted` says what becomes of tool calls that were torn, `needs_approval` which need a yes.
+        The same code begins a turn, continues it after a crash, and returns a finished one. Without a message it
+        continues the live turn. `tokens` and `budget_usd` limit what the turn uses and costs, `budget` what the model
+        is shown each time. `if_interrupted` decides what happens to interrupted tool calls, `needs_approval` which
+        calls need approval.
         """
         terms = Terms(
             messages=tuple(spoken(message)),
@@ -403,9 +405,9 @@ class Session(SessionShown):
         return Turn(self._ports, self._acting, self._line, terms, rules=rules, **how)
 
     def stop(self, reason: str = "stopped") -> bool:
-        """Have the turn that is under way stopped, whoever works on it; False if there is none.
+        """Stop the turn that is under way, whichever process works on it; return False if there is none.
 
-        One that nobody works on has ended when this returns.
+        If no process works on the turn, it has ended when this returns.
         """
         place = turns.place_of_turns(self._line)
         live = turns.live_turn(self._ports, self._acting, place)
@@ -419,7 +421,7 @@ class Session(SessionShown):
     def rewind(
         self, *, to: Message | str | None = None, before: Message | str | None = None, reason: str | None = None
     ) -> int:
-        """Go back: `to` becomes the newest message, or the one that stood before `before`. Gives how many went."""
+        """Rewind so that `to`, or the message before `before`, is the newest; return how many messages were removed."""
         if (to is None) == (before is None):
             raise InvalidValue("Say where to go back: to=message keeps it, before=message does not.")
         target: Message | str | None = to
@@ -431,7 +433,7 @@ class Session(SessionShown):
         return gone
 
     def fork(self, at: Message | str | None = None, *, thread: str | None = None) -> Session:
-        """A new line of this session that goes on after a message, or after the newest. Nothing is copied."""
+        """Create a thread of this session that continues after a message, or after the newest. Nothing is copied."""
         name = ulid_text(self._ports.ids.ulid()).lower() if thread is None else thread
         branch.fork(self._ports, self._acting, self._line, at, name)
         return Session(self._ports, self._acting, self.id, name)
@@ -441,19 +443,19 @@ class Session(SessionShown):
         return branch.pin(self._ports, self._acting, self._line, message)
 
     def unpin(self, message: Message | str) -> Message:
-        """Let a message leave packs again."""
+        """Allow packs to leave a message out again."""
         return branch.pin(self._ports, self._acting, self._line, message, pinned=False)
 
     # ending
 
     def close(self) -> None:
-        """End it for good: it takes no more messages, and memory is offered all of it."""
+        """End the session for good: it takes no more messages, and all of it is offered to memory."""
         self._end("close", reset=False)
         compaction_rules.forget(self._ports, self._acting, self._own)
         handover.offer(self._ports, self._acting, self._own)
 
     def reset(self) -> None:
-        """End it and begin anew under the same id: the next message has nothing before it."""
+        """End the session and start afresh under the same id: the next message has no history before it."""
         self._end("reset", reset=True)
         handover.offer(self._ports, self._acting, self._own)
 
@@ -463,7 +465,7 @@ class Session(SessionShown):
         for thread in threads:
             end_if_over(self._ports, self._acting, Scope.thread(self.id, thread).text)
 
-    # in and out
+    # import and export
 
     def import_messages(
         self,
@@ -474,13 +476,13 @@ class Session(SessionShown):
         key: str | None = None,
         progress: Progress | None = None,
     ) -> Imported:
-        """A list from elsewhere, in one commit. What is broken is repaired and reported; `strict` refuses it."""
+        """Import messages from elsewhere in one commit; repair and report broken ones, or refuse them if `strict`."""
         return import_export.import_conversation(
             self._ports, self._acting, self.id, self.thread, format, given, strict=strict, key=key, progress=progress
         )
 
     def export(self, format: str = "openai") -> Any:
-        """The whole line: a request's keyword arguments (openai, responses, anthropic) or JSON lines (jsonl)."""
+        """Export the whole thread as keyword arguments (openai, responses, anthropic) or JSON lines (jsonl)."""
         return import_export.export_conversation(self._ports, self._acting, self.id, self.thread, format)
 
     def __repr__(self) -> str:
@@ -497,7 +499,7 @@ class Session(SessionShown):
 
 
 def spoken(message: Any) -> list[Message]:
-    """What a turn begins with: something that a person said."""
+    """Read the messages that begin a turn; the last must be a user's."""
     if message is None:
         return []
     found = read(message)
@@ -507,7 +509,7 @@ def spoken(message: Any) -> list[Message]:
 
 
 def _shown(message: Message) -> str:
-    """A message in one line."""
+    """Format a message as one line of text."""
     calls = ", ".join(f"{call.name}({call.arguments[:60]})" for call in message.tool_calls)
     results = ", ".join(str(result.result)[:120] for result in message.tool_results)
     return " ".join(piece for piece in (message.text[:200], calls, results) if piece)

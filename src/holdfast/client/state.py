@@ -1,7 +1,7 @@
-"""State: scoped key-value data over one store. Thin: each method names a flow.
+"""State: scoped key-value data in one store. Thin: each method calls a flow.
 
-`hf.state` is the journaled store, `holdfast.open_store(url)` any other; both are a StateStore, and
-`store("user/42")` is the State of one scope. A StateReader has the reading half and no way to the other.
+`hf.state` is the journaled store, `holdfast.open_store(url)` any other; both are a StateStore, and `store("user/42")`
+is the State of one scope. A StateReader has only the reading half and no path to the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ D = TypeVar("D")
 
 
 class Reads:
-    """What can be read of one scope. `name` is the key of an entry."""
+    """The reading half of one scope. `name` is the key of an entry."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Reads:
     def read(self, name: str, /, *, as_: None = None, default: Any = None) -> Any: ...
 
     def read(self, name: str, /, *, as_: Any = None, default: Any = None) -> Any:
-        """A key's value, as a type if one is given; the default if there is none."""
+        """Return a key's value, converted to a type if one is given; the default if there is none."""
         return self._do(store.read, name, as_, default)
 
     @overload
@@ -56,31 +56,31 @@ class Reads:
     def require(self, name: str, /, *, as_: None = None) -> Any: ...
 
     def require(self, name: str, /, *, as_: Any = None) -> Any:
-        """A key's value; EntryNotFound if there is none."""
+        """Return a key's value; raise EntryNotFound if there is none."""
         return self._do(store.require, name, as_)
 
     def entry(self, name: str, /) -> Entry | None:
-        """A key's value with its version and how it is kept; None if there is none."""
+        """Return a key's value with its version and options; None if there is none."""
         found: Entry | None = self._do(store.entry_of, name)
         return found
 
     def list(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> list[str]:
-        """Keys in order. The next page begins after the last key of this one."""
+        """Return keys in order. The next page begins after the last key of this one."""
         found: list[str] = self._do(store.listed, prefix, after, limit)
         return found
 
     def entries(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Sequence[Entry]:
-        """Entries in order of key, with their values."""
+        """Return entries in order of key, with their values."""
         found: Sequence[Entry] = self._do(store.entries, prefix, after, limit)
         return found
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
-        """Entries that match a question, best first. A store that cannot search finds nothing."""
+        """Search entries; return the best matches first. A store that cannot search finds nothing."""
         found: Sequence[SearchResult] = self._do(state_search.search, query, limit)
         return found
 
     def history(self, name: str, /, *, limit: int | None = None) -> Sequence[Revision]:
-        """What a key held, newest first. Only stores that declare `history` know."""
+        """Return the past values of a key, newest first. Only stores that declare `history` support this."""
         found: Sequence[Revision] = self._do(store.history, name, limit)
         return found
 
@@ -93,7 +93,7 @@ class Reads:
         direction: Direction = "out",
         limit: int | None = None,
     ) -> Sequence[Edge]:
-        """The edges at a key: those that begin there, end there (`in`), or `both`."""
+        """Return the edges at a key: those that begin there, end there (`in`), or `both`."""
         found: Sequence[Edge] = self._do(state_search.neighbours, name, kinds, direction, limit)
         return found
 
@@ -107,7 +107,7 @@ class Reads:
         direction: Direction = "out",
         limit: int | None = None,
     ) -> Sequence[Reached]:
-        """Every key within `depth` edges, nearest first, each once, with a shortest way to it."""
+        """Return every key within `depth` edges, nearest first, each once, with a shortest path to it."""
         found: Sequence[Reached] = self._do(state_search.traverse, name, depth, kinds, direction, limit)
         return found
 
@@ -126,7 +126,7 @@ _READING: Final = (
 
 
 class StateReader(Reads):
-    """Reads state and cannot write it: what operators get. Call it with a scope to read another one."""
+    """A read-only view of state, as operators get it. Call it with a scope to read another one."""
 
     __slots__ = ("_at", "_do", "scope")
 
@@ -135,13 +135,13 @@ class StateReader(Reads):
         storage = read_only(storage)
 
         def do(flow: Callable[..., Any], *given: Any) -> Any:
-            # By identity: what only says that it is equal is handed nothing.
+            # Compared by identity: an object that merely claims to be equal is handed nothing.
             if not any(flow is reading for reading in _READING):
                 raise TypeError("A StateReader only reads. Declare an effect to write.")
             try:
                 return flow(storage, place, *given)
             except HoldfastError as error:
-                # Where it was raised is a way to the store, and whoever reads is told all there is to know.
+                # The traceback is a path to the store, and the message says all that the reader needs.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
 
@@ -152,7 +152,7 @@ class StateReader(Reads):
         self._at = at
 
     def __call__(self, scope: Address) -> StateReader:
-        """The same for another scope."""
+        """Return the same view of another scope."""
         return self._at(scope)
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class StateReader(Reads):
 
 
 class State(Reads):
-    """Entries and edges of one scope."""
+    """The entries and edges of one scope."""
 
     __slots__ = ("_storage", "scope")
 
@@ -186,21 +186,21 @@ class State(Reads):
         ttl: float | None = None,
         key: str | None = None,
     ) -> int:
-        """Write a key and give its new version.
+        """Write a key and return its new version.
 
-        `expected_version` refuses if the key is not at that version (0: if it has a value). A `reducer` makes the new
-        value of the old one and this: append, merge or sum. `ttl` is in seconds. `key` makes a retry safe.
+        `expected_version` refuses if the key is at another version (0: if it has a value). A `reducer` combines the old
+        value with this one: append, merge or sum. `ttl` is in seconds. `key` makes a retry safe.
         """
         options = Options(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
         wanted = Write(value=value, options=options, expected=expected_version, reducer=reducer, once=key)
         return state_write.write(self._storage, self.scope, name, wanted)
 
     def delete(self, name: str, /, *, expected_version: int | None = None, key: str | None = None) -> bool:
-        """Remove a key; gives whether it had a value. Its edges stay until they are unlinked."""
+        """Remove a key; return True if it had a value. Its edges stay until they are unlinked."""
         return state_write.delete(self._storage, self.scope, name, expected_version, key)
 
     def clear_transient(self) -> int:
-        """Remove what was written with lifetime='transient'; what it lay over is seen again."""
+        """Remove entries written with lifetime='transient'; the values they covered are visible again."""
         return state_write.clear_transient(self._storage, self.scope)
 
     def link(
@@ -221,13 +221,13 @@ class State(Reads):
         state_search.link(self._storage, edge)
 
     def unlink(self, source: str, kind: str, target: str, /, *, target_scope: Address | None = None) -> bool:
-        """Take an edge away; gives whether it was there."""
+        """Remove an edge; return True if it existed."""
         return state_search.unlink(
             self._storage, state_search.edge_between(self.scope, source, kind, target, target_scope=target_scope)
         )
 
     def reader(self) -> StateReader:
-        """A view of this scope that can only read."""
+        """Return a read-only view of this scope."""
         return StateReader(self._storage, self.scope)
 
     def __iter__(self) -> Iterator[str]:
@@ -270,45 +270,45 @@ class StateStore:
         self._owner = owner
 
     def __call__(self, scope: Address) -> State:
-        """The entries of one scope: a Scope, its text such as `user/42`, or a bare id, which means that session."""
+        """Return the state of one scope: a Scope, its text such as `user/42`, or a bare id, which means a session."""
         return State(self._storage, scope)
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this store offers beyond reading and writing, such as text, vectors, graph, keys or history."""
+        """The store's features beyond reading and writing, such as text, vectors, graph, keys or history."""
         return self._storage.store.capabilities
 
     def reader(self, scope: Address = Scope.GLOBAL) -> StateReader:
-        """A view that can only read: of one scope, and of any other that it is called with."""
+        """Return a read-only view of one scope, and of any other that it is called with."""
         return StateReader(self._storage, scope)
 
     def scopes(self, *, after: str | None = None, limit: int | None = None) -> Sequence[str]:
-        """Scopes that have entries, in order. The next page begins after the last of this one.
+        """Return scopes that have entries, in order. The next page begins after the last of this one.
 
-        Only the journaled store knows.
+        Only the journaled store supports this.
         """
         return store.scopes(self._storage, after, limit)
 
     def purge(self) -> int:
-        """Remove entries whose time is over, for good; gives how many there were. Call it now and then.
+        """Remove expired entries for good and return how many there were. Call it periodically.
 
-        Nobody reads them before that either. What the journal remembers of them stays in its history.
+        Expired entries are invisible before that too. Their history in the journal stays.
         """
         return state_write.purge(self._storage)
 
     def end_session(self, session: str) -> int:
-        """Delete what was to live as long as this session, in its own scope.
+        """Delete entries whose lifetime is this session, in its own scope.
 
         The journaled store does so by itself when a session is closed, and in its threads as well.
         """
         return state_write.end_session(self._storage, session)
 
     def datalog(self, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask in Datalog, reading only, where the store declares it."""
+        """Run a read-only Datalog query, where the store declares it."""
         return store.datalog(self._storage, script, params)
 
     def close(self) -> None:
-        """Let go of the store. Closing twice is fine; closing `hf.state` closes nothing."""
+        """Release the store. Closing twice is fine; closing `hf.state` closes nothing."""
         if self._owner:
             self._storage.store.close()
 

@@ -1,12 +1,9 @@
-"""What a turn needs next, as its loop gets it: call the model, call a tool, wait for a person, done.
+"""The steps of a turn: call the model, call a tool, wait for a person, done.
 
 A step's intent is in the journal before the loop gets it, and its outcome by `done` or `fail`. A step is answered once.
-
-A model's reply while it streams: its words as they come, and what becomes of them if somebody stops the turn.
-
-A stop is looked for now and then, and once more when the stream breaks or ends too early: whoever stopped it wants to
-keep what was shown, and has no use for a timeout. A stream that is not read to its end is closed, because what nobody
-reads is paid for all the same.
+While a reply streams, a stop is checked for periodically, and once more when the stream breaks or ends too early: a
+stop keeps the streamed text, where an error would not. A stream that is not read to its end is closed, because unread
+output is billed too.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """One thing that a turn needs."""
+    """One step of a turn."""
 
     __slots__ = ("_answering", "_turn", "answered")
 
@@ -47,7 +44,7 @@ class Step:
 
     @contextmanager
     def _answered_here(self) -> Iterator[None]:
-        """Answer it in this block. Others are refused meanwhile; if the block raises, it can be answered again."""
+        """Answer the step in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
         if not self._answering.acquire(blocking=False):
             raise Refused("This step is being answered by somebody else. Go on to the next one.")
         try:
@@ -59,7 +56,7 @@ class Step:
 
 
 class CallModel(Step):
-    """Call the model with `pack`, then `done(response)`. `repeated` says that an earlier process may have called it."""
+    """A model call: call with `pack`, then `done(response)`. `repeated`: an earlier process may have made it."""
 
     __slots__ = ("call", "model", "pack", "repeated")
 
@@ -68,19 +65,19 @@ class CallModel(Step):
         self.call, self.pack, self.model, self.repeated = call, pack, model, repeated
 
     def done(self, response: Any, *, usage: Usage | int | None = None, finish: str | None = None) -> Message:
-        """What the model answered: a provider's response, a message or text. Gives it as it is stored."""
+        """Record the model's reply: a provider's response, a message or text. Return it as stored."""
         with self._answered_here():
             return self._turn._model.done(self, reply_of(response), usage, finish)
 
     def fail(self, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0) -> None:
-        """The model gave no answer. It is called again if that may help; else the turn ends here."""
+        """Record that the model gave no reply. It is called again if `retryable`; else the turn ends."""
         with self._answered_here():
             self._turn._model.failed(self, error_words(error), retryable, usage)
 
     def stream(self, chunks: Iterable[Any]) -> Iterator[str]:
-        """The words of a provider's stream as they come; the whole answer is journaled at its end.
+        """Yield the text of a provider's stream as it arrives; journal the whole reply at its end.
 
-        If the turn is stopped meanwhile, what was shown is kept as a partial message and the stream ends.
+        If the turn is stopped meanwhile, the streamed text is kept as a partial message and the stream ends.
         """
         self._once()
         yield from streamed(self._turn, self, chunks)
@@ -90,7 +87,7 @@ class CallModel(Step):
 
 
 class CallTool(Step):
-    """Call a tool with `args`, then `done(value)` or `fail(error)`. `key` is its idempotency key.
+    """A tool call: call with `args`, then `done(value)` or `fail(error)`. `key` is its idempotency key.
 
     `attempt` is above 1 if it runs again: after a crash, or with the `answer` to a question about it.
     """
@@ -105,36 +102,36 @@ class CallTool(Step):
 
     @property
     def name(self) -> str:
-        """Which tool."""
+        """The name of the tool."""
         return self.request.name
 
     @property
     def key(self) -> str:
-        """The call's id: the same however often it is tried."""
+        """The call's id: the same for every attempt."""
         return self.request.id
 
     @property
     def args(self) -> Any:
-        """The arguments as data, as a person changed them if one did. Refuses what is not JSON."""
+        """The arguments as data, with a person's changes if any. Raises if they are not JSON."""
         return self.request.args if self._args is None else self._args
 
     @property
     def edited(self) -> bool:
-        """Whether a person changed the arguments."""
+        """True if a person changed the arguments."""
         return self._args is not None
 
     def done(self, value: Any, *, files: Sequence[bytes] = ()) -> Message:
-        """What the tool gave: text or plain data, and files to keep beside it. Gives the result as it is stored."""
+        """Record the tool's value, text or plain data, with files to keep. Return the result as stored."""
         with self._answered_here():
             return self._turn._tools.done(self, plain(value), files=files)
 
     def fail(self, error: BaseException | str) -> Message:
-        """The tool failed: the model is told, and the turn goes on."""
+        """Record that the tool failed: the model is told, and the turn continues."""
         with self._answered_here():
             return self._turn._tools.done(self, error_words(error), failed=True)
 
     def ask(self, reason: str, *, kind: str = "approval", **how: Any) -> str:
-        """Ask a person first. The turn waits; with a yes the tool is called again, with a no the model is told."""
+        """Ask a person first. The turn waits; if approved the tool is called again, else the model is told."""
         with self._answered_here():
             return self._turn._tools.ask(self, reason, kind, how)
 
@@ -143,7 +140,7 @@ class CallTool(Step):
 
 
 class Ask(Step):
-    """The turn waits for a person. Leave the loop, or answer and go on; whoever runs the turn later goes on as well."""
+    """A wait for a person. Leave the loop, or answer and continue; a later run of the turn continues as well."""
 
     __slots__ = ("questions",)
 
@@ -159,7 +156,7 @@ class Ask(Step):
 
     @property
     def question(self) -> str:
-        """What is asked, in words."""
+        """The text of the first question."""
         reason = self.questions[0].reason
         return reason if isinstance(reason, str) else f"Question {self.id}"
 
@@ -168,7 +165,7 @@ class Ask(Step):
 
 
 class Done(Step):
-    """The turn has ended. `status` is done or stopped; `reason` says why it was stopped, and `text` what there is.
+    """The end of a turn. `status` is done or stopped, `reason` says why it was stopped, `text` is the reply so far.
 
     A reply that was cut off, or held back by its provider, is done as well: `finish` says so.
     """
@@ -187,7 +184,7 @@ class Done(Step):
 
     @property
     def finish(self) -> str | None:
-        """Why the reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
+        """The provider's reason for ending the reply, such as `length` or `refusal`; None if it ended by itself."""
         return None if self.message is None else self.message.finish
 
     def __repr__(self) -> str:
@@ -195,7 +192,7 @@ class Done(Step):
 
 
 def reply_of(response: Any) -> Message:
-    """The assistant's message in whatever a caller has: a response, a message in some form, or its text."""
+    """Read the assistant's message from a response, a message in some form, or text."""
     if isinstance(response, str):
         if not response:
             raise InvalidMessage("The model's answer is empty. Use step.fail(…) if it gave none.")
@@ -209,7 +206,7 @@ def reply_of(response: Any) -> Message:
 
 
 def error_words(error: BaseException | str) -> str:
-    """What went wrong, in words."""
+    """Return an error as text."""
     if isinstance(error, BaseException):
         return words(error)
     if not isinstance(error, str) or not error:
@@ -219,11 +216,11 @@ def error_words(error: BaseException | str) -> str:
 
 EMPTY_STREAM = "The stream was empty. Use step.fail(…), so that the model is called again."
 LOOK_EVERY = 0.5
-"""Seconds between looks for a request to stop, while a reply is on its way."""
+"""Seconds between checks for a stop request while a reply streams."""
 
 
 def streamed(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str]:
-    """The words of a stream; the whole reply is journaled at its end."""
+    """Yield the text of a stream; journal the whole reply at its end."""
     gathered = None
     with closing(_heard(turn, chunks)) as heard:
         for chunk in heard:
@@ -249,7 +246,7 @@ def streamed(turn: Turn, step: CallModel, chunks: Iterable[Any]) -> Iterator[str
 
 
 def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
-    """The chunks, until they end, or the turn does."""
+    """Yield the chunks until they end or the turn does."""
     given, clock, at_end = iter(chunks), turn._ports.clock, False
     looked = clock.monotonic()
     try:
@@ -260,7 +257,7 @@ def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
                 at_end = True
                 return
             except Exception:
-                with suppress(HoldfastError):  # What happened is what the stream raised.
+                with suppress(HoldfastError):  # The error to raise is the stream's.
                     turn._heed_stop()
                 if turn._ended is None:
                     raise
@@ -279,7 +276,7 @@ def _heard(turn: Turn, chunks: Iterable[Any]) -> Generator[Any, None, None]:
 
 
 def _close(stream: object) -> None:
-    """Let go of a stream, if it can be; what it says to that is of no use to anybody."""
+    """Close a stream if possible; ignore its errors."""
     close = getattr(stream, "close", None)
     if callable(close):
         with suppress(Exception):
@@ -289,5 +286,5 @@ def _close(stream: object) -> None:
 
 
 def used(usage: object) -> Usage:
-    """What an error reports as used, if it does."""
+    """Return the usage that an error reports, or none."""
     return usage if isinstance(usage, Usage) else Usage()

@@ -1,10 +1,8 @@
 """Turn: from a user's message to the final reply, as a loop that survives its process.
 
-Each turn of the loop asks the journal what comes next, so a new turn, one continued after a crash and one that was
-answered already are the same code. Leaving the block before the end leaves the turn live, also by an exception:
-whatever stopped it, the same key goes on.
-
-A turn and its tools: which calls begin now, and what came of those that began.
+Each iteration asks the journal for the next step, so the same code begins a turn, continues it after a crash, and
+returns a finished one. Leaving the block early, also by an exception, leaves the turn live: the same key continues it.
+Tool calls that are ready begin together; each runs in a frame of its own.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ from holdfast.records.usage import Usage
 S = TypeVar("S", bound=Step)
 
 CORRECTIONS = 3
-"""How often a model is told that its reply does not have the form that was asked for."""
+"""How often the model is told that its reply does not have the required form."""
 
 
 class Turn(Frame):
-    """One turn of a conversation. Use it in a `with` block and iterate; make one with `session.turn`."""
+    """One turn of a conversation. Iterate over it in a `with` block; `session.turn` creates one."""
 
     def __init__(
         self,
@@ -71,23 +69,23 @@ class Turn(Frame):
         self._known: Known | None = None
         self._ended: Done | None = None
         self._used: Usage | None = None
-        """What its model calls used, once it has ended with a reply."""
+        """The usage of its model calls, once it has ended with a reply."""
         self._told = False
         self._words: Callable[[], str] = str
-        """What was shown of the reply that is on its way: put together when somebody wants it."""
+        """Returns the text streamed so far of the reply in progress; joined only on demand."""
         self._accepts: Callable[[Message], str | None] = lambda message: None
 
     # entering and leaving
 
     def open(self) -> None:
-        """Begin the turn, join the one that is under way, or take up the one that the key stands for."""
+        """Begin the turn, join the one that is under way, or continue the one that the key stands for."""
         self._check_not_entered()
         waits = self._opening.steps()
         try:
             for wait in waits:
                 self._opening.sleep(wait)
         finally:
-            waits.close()  # Whatever stopped it: it gives up its place at once.
+            waits.close()  # Give up its place in the queue at once, whatever stopped it.
         self._opened()
 
     def _check_not_entered(self) -> None:
@@ -95,7 +93,7 @@ class Turn(Frame):
             raise Refused("This turn was entered already. Call session.turn again for another one.")
 
     def _opened(self) -> None:
-        """Note what the opening came to."""
+        """Adopt the result of the opening."""
         taken = self._opening.taken
         self._id, self._epoch = taken.frame, self._opening.epoch
         self._replayed = self._opening.ended
@@ -105,15 +103,15 @@ class Turn(Frame):
             self._claim()
 
     def _frame_limits(self) -> FrameLimits:
-        """What was given, and for the rest what a turn may do: journaled whole, whatever the defaults are later."""
+        """Return the given limits over the defaults. Journaled whole, so that later defaults do not change them."""
         given, default = self._terms.limits, self._default_limits()
         return default if given is None else check_limits(given).over(default)
 
     def _complete(self) -> None:
-        """A turn ends with its reply. Left before that, it stays live."""
+        """Do nothing: a turn ends with its reply. Left before that, it stays live."""
 
     def _pop(self, status: str, content: OutcomeContent) -> None:
-        """However a turn ends, its calls have results then."""
+        """End the turn by stopping it, so that all its calls have results."""
         self._stop(str(content.error), status)
 
     def _let_go(self, error: BaseException | None = None) -> None:
@@ -122,27 +120,27 @@ class Turn(Frame):
         finally:
             self._opening.leave()
 
-    # what it is
+    # properties
 
     @property
     def _place(self) -> Place:
-        """Where it is, once it was begun or taken up."""
+        """The place of the turn, once it was begun or continued."""
         return self._opening.taken
 
     @property
     def key(self) -> str | None:
-        """The key that it was begun with."""
+        """The key of the turn."""
         return self._terms.key
 
     @property
     def usage(self) -> Usage:
-        """What its model calls used so far."""
+        """The usage of its model calls so far."""
         if self._used is not None:
             return self._used
         live = None if self._ended else read.current(self._ports, self._acting, self._stream).frames.get(self.id)
         if live is not None:
             return live.usage
-        _, row = read.row_of(self._ports, self._acting, self.id)  # Of one that has ended, the row alone.
+        _, row = read.row_of(self._ports, self._acting, self.id)  # A turn that has ended has only its row.
         return usage_of(row)
 
     @property
@@ -150,7 +148,7 @@ class Turn(Frame):
         """The final reply; empty until there is one."""
         return "" if self._ended is None else self._ended.text
 
-    # what comes next
+    # next steps
 
     def __iter__(self) -> Iterator[Step]:
         while steps := self.steps(at_once=1):
@@ -159,12 +157,12 @@ class Turn(Frame):
                 return
 
     def _can_go_on(self) -> bool:
-        """Whether something that the turn waited for has been answered meanwhile."""
+        """Return True if something that the turn waited for has been answered meanwhile."""
         view = self._looked()
         return view is None or view.step.next != "wait"
 
     def _check_held(self) -> None:
-        """Refuse work in a block that was left: whoever took the turn up since has these steps now."""
+        """Refuse work in a block that was left: another owner may have these steps now."""
         if not self._claimed:
             raise TurnLeft
 
@@ -173,9 +171,9 @@ class Turn(Frame):
             self._check_held()
 
     def steps(self, at_once: int | None = None) -> list[Step]:
-        """Everything that can be done now: one step, or several tools that may run beside each other.
+        """Return every step that can be done now: one, or several tools that may run in parallel.
 
-        The last ones are `Done`, or `Ask` for as long as all of it waits; after `Done` there are none.
+        The last ones are `Done`, or `Ask` for as long as the whole turn waits; after `Done` there are none.
         """
         left = [step for step in self._open.values() if not step.answered]
         if left:
@@ -195,7 +193,7 @@ class Turn(Frame):
         return [self._ended]
 
     def _limited(self, at_once: int | None) -> list[Step]:
-        """What comes next, or the end if a limit is reached."""
+        """Return the next steps, or end the turn if a limit is reached."""
         try:
             return self._next(at_once)
         except LimitExceeded as error:
@@ -208,7 +206,7 @@ class Turn(Frame):
             return self._view()
 
     def _looked_ahead(self) -> tuple[View | None, Shown | None]:
-        """What comes next, and what a model is shown if that is it: both of one moment, where nothing is fetched."""
+        """Return the next step and, if it is a model call that needs no fetching, its context, from one snapshot."""
         with self._ports.journal.snapshot():
             view = self._view()
             return view, None if view is None or not self._model.is_at_hand(view) else self._model.shown()
@@ -247,7 +245,7 @@ class Turn(Frame):
                 return list(steps)
 
     def _wakes(self, view: View) -> bool:
-        """Go on with a frame that was suspended itself, if it is answered or its timer rang."""
+        """Resume the turn's frame if it was suspended itself and is answered or its timer is due."""
         question = view.frame.question
         if question is None or not due(question, self._ports.clock.now_ms()):
             return False
@@ -259,15 +257,15 @@ class Turn(Frame):
         own = [view.frame.question] if view.frame.question is not None else waiting
         return tuple(read.question(self._ports, self._acting, one.id) for one in own)
 
-    # what its steps came to
+    # outcomes of steps
 
     def _handed_out(self, key: str, step: S) -> S:
-        """A step that whoever runs the loop has now."""
+        """Register a step that the loop has to answer."""
         self._open[key] = step
         return step
 
     def _learn(self, *messages: Message) -> None:
-        """Messages that were just written need not be read, if nothing came between them and what is known."""
+        """Remember messages just written, so that they need not be read, if nothing came between them."""
         known = self._known
         for message in messages:
             follows = known is not None and message.version == known[0] + 1
@@ -275,19 +273,19 @@ class Turn(Frame):
         self._known = known
 
     def _learn_of_pack(self) -> None:
-        """Nothing was said since the pack that was just journaled."""
+        """Remember that nothing was said since the pack that was just journaled."""
         state = self._ports.states.get(self._acting.tenant, self._place.line)
         packed_last = state is not None and state.line is not None and state.line.packed == state.version
         self._known = (state.version, ()) if state is not None and packed_last else None
 
     def tool_frame(self, step: CallTool) -> ToolFrame:
-        """The frame that works for a tool call, for code that runs in it."""
+        """Return the frame of a tool call, for code that runs in it."""
         return ToolFrame(self._ports, self._acting, self._stream, step.key)
 
     # the end
 
     def _finished(self, view: View) -> Done | None:
-        """The last word is the model's: end the turn, unless what it said is not acceptable."""
+        """End the turn with the model's reply, or append a complaint if the reply is not acceptable."""
         reply = view.tail[-1]
         complaint = self._accepts(reply)
         if complaint is not None:
@@ -301,17 +299,17 @@ class Turn(Frame):
         return self._ended
 
     def _corrected(self) -> int:
-        """How often the model was told so far that what it said is not acceptable."""
+        """Count how often the model was told so far that its reply is not acceptable."""
         said = outcome.said(self._ports, self._acting, self._place)
         return sum(one.role == "user" and one.synthetic and one.text != UNSEEN for one in said)
 
     def stop(self, reason: str = turns.STOPPED) -> Done:
-        """End the turn here: what was shown is kept as a partial message, open calls get a result that says so."""
+        """End the turn now: keep the streamed text as a partial message, and give open calls a result that says so."""
         if self._ended is None and self._replayed:
             self._over()
         if self._ended is not None:
             return self._ended
-        # Words were shown, so that the call was made. Before that nobody knows.
+        # Text was streamed, so the call was made. Before that it is unknown.
         return self._stop(reason, "cancelled", usage=0 if self._partial is None else self._unreported())
 
     def _stop(self, reason: str, status: str, *, usage: Usage | int = 0) -> Done:
@@ -334,27 +332,27 @@ class Turn(Frame):
         return self._ended
 
     def _over(self) -> Done:
-        """A turn that has ended before, with what came of it."""
+        """Load the outcome of a turn that has ended before."""
         came = outcome.outcome(self._ports, self._acting, self._place)
         self._ended = Done(self, "done" if came.completed else "stopped", came.message, came.reason)
         return self._ended
 
     def _left(self, done: Done) -> None:
-        """The turn has ended, and its lease with it."""
+        """Note that the turn has ended, and its lease with it."""
         self._ended = done
         if self._epoch is not None and not self._ports.leases.holds(self._acting.tenant, self._stream):
             self._epoch = None
 
-    # being stopped
+    # stopping
 
     def is_stopping(self) -> bool:
-        """Whether the turn can only stop: somebody wants that, or what it answers is gone. Then end it with `stop`."""
+        """Return True if the turn can only stop, by request or because its message is gone. End it with `stop`."""
         return self._stop_asked() is not None
 
     def stopping(self, timeout: float | None = None) -> str | None:
-        """Wait until somebody asks for the turn to stop, and give the reason.
+        """Wait until the turn is asked to stop, and return the reason.
 
-        None after `timeout` seconds, or once the turn has ended with its reply, whoever ended it.
+        Returns None after `timeout` seconds, or once the turn has ended with its reply, in any process.
         """
         clock = self._ports.clock
         end = None if timeout is None else clock.monotonic() + timeout
@@ -370,7 +368,7 @@ class Turn(Frame):
         return self._ended is not None or self._replayed
 
     def _stop_asked(self) -> str | None:
-        """Why the turn is to stop, or was stopped; None if nobody asked."""
+        """Return why the turn is to stop, or was stopped; None if no stop was requested."""
         if self._ended is None and self.id not in read.current(self._ports, self._acting, self._stream).frames:
             self._over()
         if self._ended is not None:
@@ -378,21 +376,21 @@ class Turn(Frame):
         return turns.why_stopping(self._ports, self._acting, self._place)
 
     def _heed_stop(self) -> None:
-        """Stop if somebody asked for it."""
+        """Stop the turn if that was requested."""
         reason = turns.stop_requested(self._ports, self._acting, self._place)
         if reason is not None and self._ended is None:
             self._stop(reason, "cancelled", usage=self._unreported())
 
     @property
     def _partial(self) -> Message | None:
-        """What was shown of a reply that is not whole, as a message."""
+        """The streamed text of an incomplete reply, as a message."""
         text = self._words()
         return Message(role="assistant", content=text) if text else None
 
     def _unreported(self) -> Usage:
-        """What the call that is under way has used, as far as can be said: it was shown its pack.
+        """Estimate the usage of the call in progress from its pack.
 
-        What it used when somebody else made it before is counted where it is given up.
+        Usage by an earlier process that made the same call is counted where that call is given up.
         """
         shown = [step for step in self._open.values() if isinstance(step, CallModel) and not step.answered]
         return Usage.estimate(sum(step.pack.tokens for step in shown))
@@ -409,12 +407,12 @@ class ToolFrame(Frame):
         self._id = frame
 
     def open(self) -> None:
-        """It is open already."""
+        """Refuse: the frame is open already."""
         raise Refused("The frame of a tool call is begun and ended by its turn. Push a child with frame(…) instead.")
 
 
 class ToolCalls:
-    """The calls of tools in one turn."""
+    """The tool calls of one turn."""
 
     def __init__(self, turn: Turn, rules: ToolRules) -> None:
         self._turn, self._rules = turn, rules
@@ -423,13 +421,13 @@ class ToolCalls:
 
     @property
     def settling(self) -> Settling:
-        """What is settled before calls begin. There is none before the turn has its place."""
+        """The settler of calls before they begin. Created on first use, because it needs the turn's place."""
         if self._settles is None:
             self._settles = Settling(self._ports, self._acting, self._turn._place, self._rules)
         return self._settles
 
     def begin(self, view: View, at_once: int | None) -> list[CallTool]:
-        """Begin what can be begun now; none if something was only settled."""
+        """Begin the calls that can begin now; return none if calls were only settled."""
         begun: list[Ready] = []
         for tool in view.step.tools:
             if tool.next == "wait" or (at_once is not None and len(begun) >= at_once):
@@ -446,11 +444,11 @@ class ToolCalls:
         return self._turn._handed_out(one.request.id, step)
 
     def done(self, step: CallTool, value: Any, *, failed: bool = False, files: Sequence[bytes] = ()) -> Message:
-        """What a call gave, or that it failed."""
+        """Record a call's value or failure."""
         return self._ended(step, Returned(result=noted(step, value), failed=failed), files)
 
     def unknown(self, step: CallTool, text: str) -> Message:
-        """Nobody knows what came of a call: the model is told so."""
+        """Record that a call's outcome is unknown, and tell the model so."""
         return self._ended(step, unknown(noted(step, text)))
 
     def _ended(self, step: CallTool, came: Returned, files: Sequence[bytes] = ()) -> Message:
@@ -465,21 +463,21 @@ class ToolCalls:
         return said
 
     def ask(self, step: CallTool, reason: str, kind: str, how: Mapping[str, Any]) -> str:
-        """A tool asks a person something before it goes on; gives the question."""
+        """Ask a person on behalf of a tool before it goes on; return the question's id."""
         self._turn._check_held()
         one = Beginning(request=step.request, arguments=step._args)
         content = asked_by(reason, self.settling.shown(one), **how)
         return calls.ask_first(self._ports, self._acting, self._turn._place, one, content, kind=kind)
 
     def doubt(self, step: CallTool, why: str) -> None:
-        """Nobody knows what came of a call, and a person is to say what to do: its question is about the call."""
+        """Ask a person what to do about a call whose outcome is unknown."""
         self._turn._check_held()
         one = Beginning(request=step.request, arguments=step._args, attempt=step.attempt + 1)
         self.settling.ask_whether(one, why.removesuffix(MAY_HAVE))
 
 
 def noted(step: CallTool, value: Any) -> Any:
-    """A result, and a word if it is not of what the model had asked for: a person changed that, or approved more."""
+    """Return a result, with a note if a person changed the arguments or approved more than the model wrote."""
     if not step.edited:
         return value
     used = msgspec.json.encode(step.args).decode()
@@ -494,7 +492,7 @@ def noted(step: CallTool, value: Any) -> Any:
 
 
 def _is_filled_in(step: CallTool) -> bool:
-    """Whether all that the model gave is used, and something beside it."""
+    """Return True if all arguments of the model are used, and others besides."""
     try:
         wrote = step.request.args
     except InvalidValue:

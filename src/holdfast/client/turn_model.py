@@ -1,9 +1,7 @@
-"""A turn and its model: what it is shown, what it said, and what became of calls that failed or were stopped.
+"""A turn's model calls: their context, replies and failures, and what they use and cost.
 
-What the calls of a turn use, and whether its model may be called once more. What cannot be counted is not spent on.
-
-What calls cost is in the journal, so a turn that was taken up again has spent what it spent before. A reply that does
-not say what it used has used something all the same: what was shown and said is counted here, and marked as estimated.
+Costs are in the journal, so a continued turn has spent what it spent before. A reply that reports no usage is counted
+from its pack and its text, and marked as estimated. A turn whose cost cannot be known calls no model again.
 """
 
 from __future__ import annotations
@@ -38,21 +36,21 @@ if TYPE_CHECKING:
     from holdfast.client.turn import Turn
 
 LOOPS = 25
-"""Model calls of one turn, unless told otherwise."""
+"""The default number of model calls of one turn."""
 UNSEEN = "[The message above came while this reply was written. Answer it now.]"
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is about to be begun with."""
+    """The context of a model call that is about to begin."""
 
     model: str
     newest: int
-    """The last message that the pack was made from."""
+    """The version of the newest message that the pack was made from."""
     pack: ContextPack
 
 
 def check_bounds(budget: object, loops: object) -> None:
-    """Refuse amounts that cannot be meant, before anything is said."""
+    """Refuse amounts that make no sense, before anything is said."""
     if budget is not None and (type(budget) is not int or budget < 1):
         raise InvalidValue(f"budget must be a whole number of tokens for each pack, 1 or more, not {budget!r:.40}.")
     if type(loops) is not int or loops < 1:
@@ -60,14 +58,14 @@ def check_bounds(budget: object, loops: object) -> None:
 
 
 def _with_finish(message: Message, finish: str | None) -> Message:
-    """A reply that says why it ended itself, so that whoever reads it later knows as well."""
+    """Add the finish reason to a reply, so that later readers know it as well."""
     if not isinstance(finish, str) or not finish or finish == message.finish:
         return message
     return msgspec.structs.replace(message, metadata={**(message.metadata or {}), "finish": finish})
 
 
 def _is_unanswered(view: View) -> bool:
-    """Whether a reply stands last though somebody spoke while it was written: no provider takes that as a question."""
+    """Return True if a message came while the last reply was written: no provider accepts that as a question."""
     last = view.tail[-1] if view.tail else None
     return last is not None and last.role == "assistant" and not last.tool_calls
 
@@ -85,14 +83,14 @@ class ModelCalls:
 
     @property
     def name(self) -> str:
-        """The model that the conversation is held with; empty if none was named."""
+        """The model of the conversation; empty if none was named."""
         session = frame_read.current(self._ports, self._acting, read.session_of(self._turn._place.line)).session
         return "" if session is None or session.model is None else session.model
 
     def is_at_hand(self, view: View) -> bool:
-        """Whether a model is called next, and all that it is shown is in the journal already, to be read at once.
+        """Return True if a model call is next and its context can be read from the journal alone.
 
-        Nobody waits for a page of the web, an embedder or telemetry while a moment of the journal is held.
+        No snapshot of the journal is held while a web page, an embedder or telemetry is awaited.
         """
         if view.step.next != "model" or view.step.call is not None or view.unwanted or _is_unanswered(view):
             return False
@@ -100,11 +98,11 @@ class ModelCalls:
         return not fetched and self._ports.telemetry is None
 
     def begin(self, view: View, shown: Shown | None) -> CallModel:
-        """The call that comes next, with what it is shown: begun, or begun before."""
+        """Begin the next model call with its context, or repeat a call that was begun before."""
         if self._spending is not None:
             self._spending.check()
         if view.step.call is not None:
-            # An earlier process may have sent it: the same call again, with what was shown then.
+            # An earlier process may have sent it: repeat the same call, with the pack that was shown then.
             call = view.step.call
             pack = client_pack.pack_at(self._ports, self._acting, call.id)
             return self._turn._handed_out(call.id, CallModel(self._turn, call.id, pack, call.name or "", repeated=True))
@@ -117,14 +115,14 @@ class ModelCalls:
         return self._turn._handed_out(call_id, CallModel(self._turn, call_id, shown.pack, shown.model, repeated=False))
 
     def shown(self) -> Shown:
-        """What one more call is shown: everything that was said by now."""
+        """Build the context of one more call, from everything said by now."""
         self._count_loop()
         newest = read.line_of(self._ports, self._acting, self._turn._place.line).newest
         pack = client_pack.pack_turn(self._ports, self._acting, self._turn.id, self._turn._place.started, self._budget)
         return Shown(model=self.name, newest=newest, pack=pack)
 
     def _begun(self, shown: Shown) -> tuple[str, Shown]:
-        """Begin a call. What is said meanwhile belongs into it as well."""
+        """Begin a call; if messages arrive meanwhile, include them and try again."""
         while True:
             how: Any = {"frame": self._turn.id, "model": shown.model or None, "newest": shown.newest}
             try:
@@ -133,7 +131,7 @@ class ModelCalls:
                 shown = self.shown()
 
     def _count_loop(self) -> None:
-        """Refuse one more call if there were enough. They are read from the journal once, and counted on from there."""
+        """Refuse one more call if the limit is reached. The journal is read once; later calls are counted here."""
         if self._tally is None and self._turn._opening.new:
             self._tally = outcome.Tally(0, 0)
         if self._tally is None:
@@ -142,13 +140,13 @@ class ModelCalls:
         outcome.check_loops(self._tally.made, self._loops)
 
     def _note(self, *, made: int = 0, in_a_row: int | None = None) -> None:
-        """Count on. What happens before the calls were counted is in the journal when they are."""
+        """Update the tally. No-op until it is loaded: the first load reads these calls from the journal."""
         if self._tally is not None:
             row = self._tally.in_a_row if in_a_row is None else in_a_row
             self._tally = outcome.Tally(max(self._tally.made + made, 0), row)
 
     def done(self, step: CallModel, message: Message, usage: Usage | int | None, finish: str | None) -> Message:
-        """What a model answered; the turn ends with it, unless it calls tools or is not acceptable."""
+        """Record a model's reply; the turn ends with it, unless it calls tools or is not acceptable."""
         turn, place = self._turn, self._turn._place
         turn._check_held()
         used = used_by(self._ports, self._acting, place.line, step.pack.tokens, message, usage)
@@ -182,26 +180,26 @@ class ModelCalls:
         return said
 
     def failed(self, step: CallModel, error: str, retryable: bool, usage: Usage | int) -> None:
-        """A model gave no answer; the turn ends if calling it again cannot help."""
+        """Record that a model gave no reply; the turn ends if calling it again cannot help."""
         turn = self._turn
         turn._check_held()
         record = priced(self._ports, budgets.usage_of(usage), step.model or None)
         calls.end_model(self._ports, self._acting, turn.id, step.call, usage=record, error=error, retryable=retryable)
         turn._words = str
-        if retryable:  # A model that is away costs no loops, but it is given up at some time.
+        if retryable:  # An unavailable model costs no loops, but is given up eventually.
             self._note(made=-1, in_a_row=1 + (0 if self._tally is None else self._tally.in_a_row))
         else:
             turn._stop(f"model: {error}", "failed")
 
 
 class OverBudget(InsufficientTokens):
-    """A turn of which nobody knows what it cost: it ends."""
+    """The cost of a turn is unknown, so the turn ends."""
 
 
 def used_by(
     ports: Ports, acting: Acting, line: str, shown: int, message: Message, usage: Usage | int | None
 ) -> Usage | int:
-    """What a reply says that it used, or whoever got it; else what its model was shown and what it said, counted."""
+    """Return the usage that the caller or the reply reports; else an estimate from the pack and the reply."""
     said = message.usage if usage is None else usage
     if isinstance(said, int) or (said is not None and (is_reported(said) or said.cost is not None)):
         return said
@@ -210,22 +208,22 @@ def used_by(
 
 
 class Spending:
-    """What one turn has cost, against what it may cost in billionths of a US dollar."""
+    """The cost of one turn, checked against its limit in billionths of a US dollar."""
 
     def __init__(self, turn: Turn, budget_nano: int) -> None:
         self._turn, self._budget = turn, budget_nano
         self._read: int | None = None
-        """How far the journal was looked through."""
+        """The version up to which the journal was checked."""
 
     def check(self) -> None:
-        """Refuse to call the model again."""
+        """Refuse another model call if the cost is unknown or at its limit."""
         why = self._unknown()
         if why is not None:
             raise OverBudget(why)
         check_cost(self._turn.usage, self._budget)
 
     def _unknown(self) -> str | None:
-        """A call of which nobody can say what it cost."""
+        """Find a call whose cost is unknown, and return the reason."""
         turn = self._turn
         ports, acting, place = turn._ports, turn._acting, turn._place
         for event in outcomes(ports, acting, place, after=self._read):
@@ -242,6 +240,6 @@ class Spending:
         model = usage.model or self._turn._model.name or "its model"
         if is_reported(usage) and not usage.estimated:
             return f"no price is known for {model}; give one with holdfast.open(prices=…) or holdfast.register_price."
-        if type == "model.failed":  # Most that fail are not paid for, and say nothing.
+        if type == "model.failed":  # Most failed calls are not billed, and report nothing.
             return None
         return f"{model} did not report what it used, so what it costs is not known; give its replies a usage."

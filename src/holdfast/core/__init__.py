@@ -1,1 +1,1 @@
-"""Verbs: pure functions from records to records. No I/O, clock, randomness, threads or logging."""
+"""Pure functions from records to records. No I/O, clock, randomness, threads or logging."""

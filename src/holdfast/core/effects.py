@@ -1,8 +1,6 @@
-"""The rules of effects: what may be declared, where it goes, whose it is. Pure.
+"""The rules of effects: validity, sink, subject and retries. Pure.
 
-An effect is checked as a whole before anything is written: a wrong one refuses everything that was declared with it.
-
-When an effect is tried again: after how long, and whether at all. Pure.
+Effects are checked as a whole before anything is written: one invalid effect refuses all that were declared with it.
 """
 
 from __future__ import annotations
@@ -45,32 +43,32 @@ _SINK: Final[dict[type[Effect], str]] = {
 }
 _DATA: Final = frozenset({"value", "data", "payload", "inputs", "metadata", "arguments"})
 _WORDS: Final = _DATA | {"goal", "summary", "question", "options", "recommended"}
-"""What an effect says, rather than what it is and where it goes."""
+"""Fields that hold an effect's content, rather than its identity and target."""
 _SCOPES: Final = frozenset({"scope", "target_scope"})
 _KIND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def kind_of(effect: Effect) -> str:
-    """What an effect is: a kind of ours, or what the caller calls it."""
+    """Return an effect's kind: one of holdfast's, or the name that the caller gave."""
     return effect.kind if isinstance(effect, effects.Custom) else str(effect.__struct_config__.tag)
 
 
 def sink_of(effect: Effect) -> str:
-    """Where an effect goes."""
+    """Return the name of the sink that an effect goes to."""
     if isinstance(effect, StateEffect):
         return effects.STATE if effect.store is None else effect.store
     return effect.sink if isinstance(effect, effects.Custom) else _SINK[type(effect)]
 
 
 def at_once(effect: Effect) -> bool:
-    """Whether it is applied in the append that declares it, rather than by a sink."""
+    """Return True if the effect is applied in the append that declares it, rather than by a sink."""
     return isinstance(effect, StateEffect) and effect.store is None and not effect.needs_approval
 
 
 def subject_of(effect: Effect, user: str | None, declared_in: str) -> str | None:
-    """Whose content it is: what is kept about a user is theirs; anything else is of who declared it.
+    """Return the user whose content an effect is: of state kept about a user, that user; else the acting user.
 
-    Where nobody acts, it is of the user who is told, or in whose scope it was declared.
+    Without an acting user: the user a signal is addressed to, or the user in whose scope the effect was declared.
     """
     if isinstance(effect, StateEffect):
         return (
@@ -82,13 +80,13 @@ def subject_of(effect: Effect, user: str | None, declared_in: str) -> str | None
 
 
 def user_of(*places: Address | None) -> str | None:
-    """The user of the first of these scopes that is one of a user."""
+    """Return the user of the first of these scopes that belongs to a user."""
     users = (Scope.of(place).get("user") for place in places if place is not None)
     return next((user for user in users if user is not None), None)
 
 
 def checked(effect: object) -> AnyEffect:
-    """An effect that can be declared, its scopes in their text form; anything else is refused by name."""
+    """Check that an effect can be declared, and return it with its scopes as text."""
     if not isinstance(effect, Effect) or type(effect) not in KINDS.values():
         raise InvalidValue(
             f"An operator declares effects such as WriteState or Custom, not {type(effect).__name__}. "
@@ -102,7 +100,7 @@ def checked(effect: object) -> AnyEffect:
 
 
 def _placed(effect: Effect) -> Effect:
-    """Scopes as text."""
+    """Return the effect with its scopes as text."""
     places = {name: getattr(effect, name, None) for name in _SCOPES if hasattr(effect, name)}
     if isinstance(effect, effects.Signal):
         places["to"] = effect.to
@@ -110,7 +108,7 @@ def _placed(effect: Effect) -> Effect:
 
 
 def _plain(effect: Effect) -> Effect:
-    """The same with the caller's own types taken apart."""
+    """Return the effect with values of the caller's own types as plain data."""
     data = {name: plain(value) for name, value in asdict(effect).items() if name in _DATA}
     return replace(effect, **data)
 
@@ -124,7 +122,7 @@ def _read(data: bytes, kind: type[Effect]) -> Effect:
 
 
 def _check(effect: Any) -> None:
-    """What its type alone does not say."""
+    """Check the rules that the effect's type does not express."""
     if isinstance(effect, StateEffect):
         _check_state(effect)
     elif isinstance(effect, effects.Signal):
@@ -144,7 +142,7 @@ def _check_kind(kind: str) -> None:
 
 
 def check_sink(name: object) -> str:
-    """The name of a sink of the caller's."""
+    """Check the name of a caller's sink."""
     sink = check_id(name, "sink")
     if sink in BUILT_IN:
         raise InvalidValue(f"The sink {sink!r} is built in. Choose another name.")
@@ -176,7 +174,7 @@ def _check_state(effect: Any) -> None:
 
 
 def options_of(effect: effects.WriteState) -> rules.Options:
-    """How an entry is to be kept."""
+    """Return the entry options of a write."""
     return rules.Options(
         tier=effect.tier,
         lifetime=effect.lifetime,
@@ -203,13 +201,13 @@ def _check_work(effect: Any) -> None:
 
 
 def wire(effect: Effect) -> dict[str, Any]:
-    """An effect as plain data, by which it is stored."""
+    """Return an effect as the plain data that is stored."""
     found: dict[str, Any] = msgspec.to_builtins(_plain(effect))
     return found
 
 
 def from_wire(payload: Any) -> AnyEffect:
-    """The effect that was stored."""
+    """Return the effect that was stored as this data."""
     try:
         found: AnyEffect = converted(payload, AnyEffect)
     except msgspec.ValidationError as error:
@@ -218,19 +216,19 @@ def from_wire(payload: Any) -> AnyEffect:
 
 
 def payload_of(effect: Effect) -> Any:
-    """What a sink of the caller's is given."""
+    """Return the payload for a caller's sink."""
     if isinstance(effect, effects.Custom):
         return effect.payload
     return {name: value for name, value in wire(effect).items() if name not in ("type", "needs_approval")}
 
 
 def typed(kind: str, payload: Any) -> AnyEffect:
-    """The effect that a sink was given, for kinds of ours."""
+    """Return the effect that a sink was given, for holdfast's own kinds."""
     return from_wire({**payload, "type": kind} if isinstance(payload, dict) and kind in KINDS else None)
 
 
 def same_place(one: Effect, other: Effect) -> bool:
-    """Whether two effects do the same to the same, whatever they say."""
+    """Return True if two effects do the same to the same target, regardless of their content."""
     places = [{name: value for name, value in asdict(effect).items() if name not in _WORDS} for effect in (one, other)]
     return type(one) is type(other) and places[0] == places[1]
 
@@ -239,11 +237,11 @@ FIRST_MS: Final = 1_000
 LONGEST_MS: Final = 300_000
 JITTER: Final = 0.2
 LONGEST_ASKED_MS: Final = 24 * 3_600_000
-"""A sink that asks for more time than this gets this."""
+"""The longest delay that a sink can ask for; longer requests are cut to this."""
 
 
 def retry_ms(attempts: int, chance: float, asked: object = None) -> int:
-    """How long to wait after so many attempts: twice as long each time, a little random, at least what was asked."""
+    """Return the delay after so many attempts: doubled each time, with jitter, at least what the sink asked for."""
     steady = min(FIRST_MS << min(attempts - 1, 30), LONGEST_MS)
     delay = round(steady * (1 - JITTER + 2 * JITTER * chance))
     if isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked):
@@ -252,7 +250,7 @@ def retry_ms(attempts: int, chance: float, asked: object = None) -> int:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether a sink that raises this would raise it again. What a frame waits for passes."""
+    """Return True if a sink that raised this would raise it again. A frame's suspension or open work will pass."""
     if isinstance(error, FrameSuspended | HasLiveChildren | HasOpenCalls):
         return False
     if isinstance(error, ParentNotActive) and error.before == "suspended":
@@ -261,6 +259,6 @@ def is_final(error: BaseException) -> bool:
 
 
 def is_due(row: Row, now: int) -> bool:
-    """Whether an effect may be tried now. A clock that was set back delays nothing for longer than we ever wait."""
+    """Return True if an effect may be tried now. A clock that was set back delays no effect beyond the longest delay."""
     at = row["retry_at"]
     return not isinstance(at, int) or at <= now or at - now > LONGEST_ASKED_MS

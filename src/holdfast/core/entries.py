@@ -1,6 +1,6 @@
-"""The rules of entries: keys, options, expiry and reducers. The same verdict for every backend, before it is asked.
+"""The rules of entries and their graph: keys, options, expiry, reducers and traversal.
 
-Walking a graph of edges: level by level, each key once, so a cycle ends where it began.
+Entries are checked before any backend is called. A graph is walked level by level, and each key is visited once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
 LONGEST_TTL: Final = 100 * 366 * 24 * 3600
 RESERVED: Final = "holdfast/"
-"""What keys begin with that holdfast alone writes: models are shown what stands under them as its own."""
+"""The prefix of keys that only holdfast writes: models are shown their values as holdfast's own words."""
 _OF_SESSIONS: Final = (("session",), ("session", "thread"))
 _LARGEST: Final = sys.float_info.max
 APPLIED: Final = 16
-"""How many effects an entry remembers."""
+"""The number of applied effects that an entry remembers."""
 
 
 class _Missing:
@@ -36,11 +36,11 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""No value at all, which null is."""
+"""No value at all, unlike None, which is stored as null."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How an entry is kept. `ttl` is in seconds and begins anew with every write."""
+    """The options of an entry. `ttl` is in seconds and starts again with every write."""
 
     tier: str | None = None
     lifetime: str | None = None
@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_entry_key(value: object) -> str:
-    """The key of an entry: printable Unicode in NFC form, so that no two keys look the same."""
+    """Check the key of an entry: printable Unicode in NFC form, so that no two keys look the same."""
     key = check_id(value, "key", limit=MAX_KEY_CHARS)
     if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidValue(f"key has more than {MAX_KEY_BYTES:,} bytes. Use a shorter one.")
@@ -58,7 +58,7 @@ def check_entry_key(value: object) -> str:
 
 
 def check_not_reserved(*keys: str) -> None:
-    """Refuse keys that only holdfast writes; everybody reads them."""
+    """Refuse to write keys that are reserved for holdfast. Reading them is allowed."""
     for key in keys:
         if key.startswith(RESERVED):
             raise InvalidValue(
@@ -68,7 +68,7 @@ def check_not_reserved(*keys: str) -> None:
 
 
 def check_options(options: Options, scope: Scope) -> Options:
-    """Options that mean something; refuses others by name."""
+    """Check the options of an entry; refuse invalid ones by name."""
     if options.tier is not None:
         _one_of("tier", options.tier, TIERS)
     if options.lifetime is not None:
@@ -95,43 +95,43 @@ def check_options(options: Options, scope: Scope) -> Options:
 
 
 def check_number(name: str, value: object) -> float:
-    """A finite number."""
+    """Check a finite number."""
     if isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
         return float(value)
     raise InvalidValue(f"{name} must be a number, not {shown(value)}.")
 
 
 def check_limit(name: str, value: object, most: int = MAX_PAGE) -> int:
-    """How many, at least one."""
+    """Check a count between 1 and `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InvalidValue(f"{name} must be a whole number between 1 and {most:,}, not {shown(value)}.")
     return value
 
 
 def check_prefix(value: object) -> str:
-    """What keys begin with; empty for all."""
+    """Check a prefix of keys; empty for all keys."""
     return "" if isinstance(value, str) and not value else check_entry_key(value)
 
 
 def check_expected(value: object) -> int | None:
-    """A version, 0 for no entry, or None for whatever is there."""
+    """Check an expected version: 0 for no entry, None for any."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
         raise InvalidValue(f"expected_version must be a version, or 0 for a new key, not {shown(value)}.")
     return value
 
 
 def check_reducer(value: object) -> str:
-    """The name of a reducer."""
+    """Check the name of a reducer."""
     return _one_of("reducer", value, REDUCERS)
 
 
 def check_direction(value: object) -> str:
-    """Which way edges are followed."""
+    """Check the direction in which edges are followed."""
     return _one_of("direction", value, DIRECTIONS)
 
 
 def check_kinds(value: object) -> tuple[str, ...]:
-    """Kinds of edges; None for every kind."""
+    """Check kinds of edges; None for every kind."""
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Sequence):
@@ -146,20 +146,20 @@ def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value that was refused, as the beginning of what Python writes for it."""
+    """Return the beginning of a refused value's repr."""
     try:
         return f"{value!r:.60}"
     except ValueError:
-        return f"a very large {type(value).__name__}"  # Thousands of digits, which Python does not write.
+        return f"a very large {type(value).__name__}"  # Python refuses to print integers with thousands of digits.
 
 
 def expiry(options: Options, now: int) -> int | None:
-    """When an entry's time is over, counted from this write."""
+    """Return the time at which an entry written now expires, or None."""
     return None if options.ttl is None else now + max(1, round(options.ttl * 1000))
 
 
 def reduced(reducer: str, key: str, current: Any, given: Any) -> Any:
-    """What a key holds after a write. `append` adds one item, `merge` goes into objects, `sum` adds numbers."""
+    """Return the value of a key after a write. `append` adds one item, `merge` goes into objects, `sum` adds numbers."""
     if reducer == "overwrite":
         return given
     if reducer == "append":
@@ -203,19 +203,19 @@ def _wrong(reducer: str, key: str | None, value: Any, words: str) -> InvalidValu
 
 Node = tuple[str, str]
 Step = tuple[Node, Node, Edge]
-"""From, to, and the edge between them, whichever way it points."""
+"""The node an edge was reached from, the node at its other end, and the edge, whichever way it points."""
 Edges = Callable[[EdgeQuery], Sequence[Edge]]
 
 MOST_KEYS: Final = 400
-"""Keys in one question: every backend can take so many."""
+"""Keys in one query; every backend can take this many."""
 
 
 def beside(
     edges: Edges, nodes: Iterable[Node], direction: str, kinds: tuple[str, ...], most: int | None = None
 ) -> list[Step]:
-    """Every edge at some nodes, with its other end; few questions for each scope and direction.
+    """Load every edge at some nodes, with its other end; few queries for each scope and direction.
 
-    With `most`, no more than so many of each question.
+    With `most`, at most this many edges for each query.
     """
     by_scope: dict[str, list[str]] = {}
     for scope, key in nodes:
@@ -233,7 +233,7 @@ def beside(
 
 
 def _all(edges: Edges, query: EdgeQuery, keys: list[str], most: int | None) -> list[Edge]:
-    """Every edge at these keys: where an answer is full there may be more, so it is asked for with more room."""
+    """Load every edge at these keys. A full answer may hide more edges, so it is asked again with a larger limit."""
     found: list[Edge] = []
     for start in range(0, len(keys), MOST_KEYS):
         asked = replace(query, keys=tuple(keys[start : start + MOST_KEYS]), limit=most or query.limit)
@@ -248,7 +248,7 @@ def _all(edges: Edges, query: EdgeQuery, keys: list[str], most: int | None) -> l
 def traverse(
     edges: Edges, start: Node, depth: int, direction: str, kinds: tuple[str, ...], limit: int
 ) -> list[Reached]:
-    """Keys within so many edges, nearest first, each by a shortest way. The start is not among them."""
+    """Return the keys within `depth` edges of the start, nearest first, each by a shortest path, without the start."""
     paths: dict[Node, tuple[Edge, ...]] = {start: ()}
     level: list[Node] = [start]
     found: list[Reached] = []

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used: who imports holdfast does not wait for them."""
+"""Regular expressions that are compiled on first use, to keep the import of holdfast fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 
 class _Late:
-    """Behaves as the pattern that it becomes."""
+    """A stand-in that behaves like the pattern it compiles on first use."""
 
     __slots__ = ("_flags", "_known", "_text")
 
@@ -22,5 +22,5 @@ class _Late:
 
 
 def late(text: str, flags: int = 0) -> re.Pattern[str]:
-    """A pattern that costs nothing until it is asked."""
+    """Return a pattern that is compiled when it is first used."""
     return cast(re.Pattern[str], _Late(text, flags))

@@ -1,8 +1,8 @@
-"""What spans say of packs and calls: numbers, ids and names, and never what was said.
+"""Span attributes of packs and calls: numbers, ids and names, never message content.
 
-Attributes have the names of OpenTelemetry's conventions for generative AI where those have one, else `holdfast.…`.
-Names that a caller chose are told only if they are one word of plain characters, so that no text gets in under a
-name; what may hold texts is counted.
+Attributes use the names of OpenTelemetry's conventions for generative AI where those exist, else `holdfast.…`. A name
+that a caller chose is included only if it is one word of plain characters, so that no text gets in under a name;
+fields that may hold texts are only counted.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MODEL: Final = "gen_ai.request.model"
 TOOL: Final = "gen_ai.tool.name"
 ERROR: Final = "error.type"
 OTHER_ERROR: Final = "_OTHER"
-"""What the conventions call an error that has no name of its own."""
+"""The conventions' value for an error without a name of its own."""
 
 _PROVIDERS: Final = {"google": "gcp.gen_ai", "mistral": "mistral_ai"}
-"""Where the conventions spell a provider otherwise."""
+"""Providers that the conventions spell differently."""
 _UNKNOWN: Final = "other"
 _WORD: Final = re.compile(r"[\w.:/@+%~=-]{1,200}", re.ASCII)
 
 
 def pack_attributes(packed: Packed) -> Attributes:
-    """What a pack took, and of what, in numbers."""
+    """Return the attributes of a pack: its sizes and its composition."""
     metadata, conversation = packed.metadata, packed.conversation
     return _known(
         {
@@ -68,7 +68,7 @@ def call_attributes(
     conversation: str | None = None,
     packed: Packed | None = None,
 ) -> Attributes:
-    """Which model is called, for what, and how large a pack it is given."""
+    """Return the attributes of a model call: the model, its conversation, and the size of its pack."""
     known = None if provider in (None, _UNKNOWN) else _word(_PROVIDERS.get(str(provider), provider))
     return _known(
         {
@@ -84,7 +84,7 @@ def call_attributes(
 
 
 def tool_attributes(*, call: str, frame: str, name: str, conversation: str, attempt: int) -> Attributes:
-    """Which tool is called, and for which conversation."""
+    """Return the attributes of a tool call."""
     return _known(
         {
             "gen_ai.operation.name": TOOL_OPERATION,
@@ -98,7 +98,7 @@ def tool_attributes(*, call: str, frame: str, name: str, conversation: str, atte
 
 
 def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
-    """What a call used, and how it ended. Nothing is said of a use that nobody reported."""
+    """Return the usage of a call and its finish reason. Usage that was not reported is left out."""
     finished = _word(finish)
     told: Attributes = {
         "gen_ai.response.finish_reasons": None if finished is None else [finished],
@@ -114,7 +114,7 @@ def answer_attributes(usage: Usage, finish: str | None = None) -> Attributes:
 
 
 def call_span(attributes: Mapping[str, Any]) -> str:
-    """The name of a call's span: what is done, with which model or tool."""
+    """Return the name of a call's span: the operation, with its model or tool."""
     if attributes.get("gen_ai.operation.name") == TOOL_OPERATION:
         return f"{TOOL_OPERATION} {attributes.get(TOOL, '')}".strip()
     model = attributes.get(MODEL)
@@ -122,7 +122,7 @@ def call_span(attributes: Mapping[str, Any]) -> str:
 
 
 def error_type(error: str) -> str:
-    """The kind of an error, without its words."""
+    """Return the kind of an error, without its message."""
     return _word(error) or OTHER_ERROR
 
 
@@ -147,5 +147,5 @@ def _known(told: Attributes) -> Attributes:
 
 
 def _word(value: object) -> str | None:
-    """A name as it is; None for anything that could be a text."""
+    """Return a name as it is; None for anything that could be a text."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else None

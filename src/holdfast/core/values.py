@@ -1,13 +1,9 @@
-"""Values of the caller's own types as plain data, and back.
+"""Convert values of the caller's own types to plain data, and back.
 
-Dataclasses, msgspec records and Pydantic models are stored as what they consist of. Anything
-else must be plain already; the codec says so, rather than storing a guess.
-
-Values of the caller's own types, and how older ones become newer: upcasters that the caller registers.
-
-A registered type is stored with its name and version. When it is read as that type, what an
-earlier version of the program wrote goes through the upcasters, one version at a time. What was
-written before its type was registered is taken as it is, and if it does not fit, as version 1.
+Dataclasses, msgspec records and Pydantic models are stored as their fields; any other value must be plain already.
+A registered type is stored with its name and version, and what an earlier version of the program wrote passes through
+the upcasters, one version at a time. A value stored before its type was registered is read as it is and, if it does
+not fit, as version 1.
 """
 
 from __future__ import annotations
@@ -27,12 +23,12 @@ from holdfast.records.ids import check_id
 
 MOST_WORDS = 4_000
 DEEPEST = 200
-"""Far beyond what the codec takes by default. What holds itself twice would take for ever without an end."""
+"""Far beyond the codec's default limit. Without a limit, a value that contains itself twice would never end."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A value of the caller's as dict, list, str, int, float, bool or None, also inside lists and objects."""
+    """Convert a value to dict, list, str, int, float, bool or None, also inside lists and objects."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -56,14 +52,14 @@ def _taken_apart(value: Any) -> Any:
 
 
 def is_record_type(kind: Any) -> bool:
-    """Whether a type is one of those that `plain` takes apart."""
+    """Return True if `to_plain` can take values of this type apart."""
     if not isinstance(kind, type):
         return False
     return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "model_validate")
 
 
 def words(error: BaseException) -> str:
-    """What an exception says, as text that can be stored, whatever it is."""
+    """Return an exception's type and message as text that can be stored."""
     try:
         said = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001
@@ -72,7 +68,7 @@ def words(error: BaseException) -> str:
 
 
 def typed(value: Any, kind: Any) -> Any:
-    """Stored data as the type that a caller asks for; says which part does not fit."""
+    """Convert stored data to the type that the caller asks for. The error names the part that does not fit."""
     if kind is None or kind is Any or value is ERASED:
         return value
     validate = getattr(kind, "model_validate", None)
@@ -91,7 +87,7 @@ MOST_VERSIONS: Final = 10_000
 
 
 class ValueType(msgspec.Struct, frozen=True):
-    """A registered type: its name and version, and for each earlier version what makes the next one of it."""
+    """A registered type: its name, its version, and the upcaster from each earlier version to the next."""
 
     kind: Any
     name: str
@@ -105,9 +101,9 @@ _types: dict[Any, ValueType] = {}
 def register_type(
     kind: type[Any], name: str | None = None, *, version: int = 1, upcasters: Mapping[int, Upcaster] | None = None
 ) -> None:
-    """Note the name and version that values of a type are stored with.
+    """Register the name and version that values of a type are stored with.
 
-    `upcasters[n]` takes plain data of version n and gives that of version n + 1.
+    `upcasters[n]` takes plain data of version n and returns that of version n + 1.
     """
     if not is_record_type(kind):
         raise InvalidValue("Register a dataclass, a msgspec Struct or a Pydantic model.")
@@ -124,13 +120,13 @@ def register_type(
 
 
 def schema_of(value: Any) -> str | None:
-    """What a value is stored as, if its type was registered."""
+    """Return the schema `name@version` that a value is stored with, or None if its type is not registered."""
     known = _types.get(type(value))
     return None if known is None else f"{known.name}@{known.version}"
 
 
 def as_type(value: Any, kind: Any, schema: str | None, where: str) -> Any:
-    """Stored data as the type that is asked for; the error names the part that does not fit and what to do."""
+    """Convert stored data to a type. The error names the part that does not fit and the remedy."""
     if kind is None or kind is Any or value is ERASED:
         return value
     known = _registered(kind)
@@ -147,12 +143,12 @@ def as_type(value: Any, kind: Any, schema: str | None, where: str) -> Any:
 def _registered(kind: Any) -> ValueType | None:
     try:
         return _types.get(kind)
-    except TypeError:  # Something that is no type, and that no dict takes either.
+    except TypeError:  # Not a type, and not hashable either.
         raise InvalidValue(f"as_ must be a type, not {shown(kind)}.") from None
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    # As JSON, which it was: a strict model takes a date from JSON, and from Python only a date.
+    # Validate from JSON, as it was stored: a strict model takes a date from JSON, but from Python only a date.
     from_json = getattr(kind, "model_validate_json", None)
     if callable(from_json):
         return from_json(encode(value))
@@ -173,7 +169,7 @@ def _upcast(value: Any, known: ValueType, schema: str, where: str) -> Any:
     for version in range(stored, known.version):
         step = known.upcasters.get(version)
         if step is None:
-            continue  # Nothing to do between these two: the type itself says whether it fits.
+            continue  # No upcaster between these two versions: the type itself decides if the value fits.
         try:
             value = step(value)
         except Exception as error:  # noqa: BLE001  it is the caller's own code

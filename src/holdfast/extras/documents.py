@@ -1,8 +1,8 @@
-"""Files as evidence: text below one folder and nowhere else, whatever is asked for.
+"""Text documents as evidence, read from below one folder and never from outside it.
 
-Every folder on the way is opened from the one above it and no link is followed, so nothing that is named,
-planted or swapped meanwhile leads out. What is read is a plain file of UTF-8 text within a limit. Errors
-name the document as it was asked for, never where the folder is.
+Each folder on the path is opened relative to its parent and no link is followed, so no name, planted link or swap
+during the read leads outside. Only a regular file of UTF-8 text within a size limit is read. Errors name the document
+as the caller did and never reveal the folder's location.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_CHARS: Final = 1_024
 MOST_NAMES: Final = 32
 _ONLY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-# Not waiting: a pipe that was swapped in would keep the caller for ever.
+# Non-blocking: opening a pipe that was swapped in would block the caller forever.
 _FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
@@ -30,9 +30,9 @@ _LINKED: Final = frozenset({errno.ELOOP, errno.EMLINK})
 
 
 class DocumentRoot:
-    """A folder whose files may be shown to models; `read("notes/a.md")` gives the text of one.
+    """A folder whose files may be shown to models; `read("notes/a.md")` returns the text of one.
 
-    A file of more than `max_bytes` is refused rather than cut.
+    A file larger than `max_bytes` is refused, not truncated.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
@@ -48,7 +48,7 @@ class DocumentRoot:
             raise NotFound(f"{os.fspath(path)!r} is not a folder. Make it, or name another.")
 
     def read(self, path: str) -> str:
-        """The text of a file, named by its path below the folder with `/` between the names."""
+        """Return the text of a file, named by its path below the folder with `/` between the names."""
         names = _names(path)
         with _reporting(path), _opened(self._root, names) as handle:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -71,7 +71,7 @@ class DocumentRoot:
 
 
 def _names(path: object) -> list[str]:
-    """The names on the way to a file; refuses what is not a plain path below the folder."""
+    """Split a path into its names; refuse anything but a plain path below the folder."""
     if not isinstance(path, str) or not path or len(path) > MOST_CHARS:
         raise InvalidValue(f"A document is named by its path: a text of 1 to {MOST_CHARS:,} characters.")
     try:
@@ -88,7 +88,7 @@ def _names(path: object) -> list[str]:
 
 @contextmanager
 def _opened(root: Path, names: list[str]) -> Iterator[int]:
-    """A file below a folder, each step from the last one."""
+    """Open a file below a folder, each name relative to the folder before it."""
     handle = os.open(root, _FOLDER)
     try:
         for name in names[:-1]:
@@ -104,7 +104,7 @@ def _opened(root: Path, names: list[str]) -> Iterator[int]:
 
 
 def _step(above: int, name: str, how: int) -> int:
-    """One name further. It is looked at first, as opening a device may already do something."""
+    """Open one name in a folder. Its type is checked first, because merely opening a device may have effects."""
     mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -120,7 +120,7 @@ def _bytes(handle: int, most: int) -> bytes:
 
 @contextmanager
 def _reporting(path: str) -> Iterator[None]:
-    """What the operating system says, without where the folder is."""
+    """Translate operating system errors so that they do not reveal the folder's location."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""From an unbounded list of messages to a session, without a day of switching over.
+"""`DualWrite`: migrate from an unbounded list of messages to a session, without a switch-over day.
 
-`DualWrite` stands where the list stood: what is appended goes to both. Until the session is trusted, the
-list is there to fall back on; what could not be stored is stored later, once and in order.
+`DualWrite` takes the place of the list: every append goes to both. Until the session is trusted, the list is there to
+fall back on; a message that could not be stored is stored later, once and in order.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ OnMissing = Literal["error", "fallback"]
 
 
 class NotStored(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the list that the session refused, and why."""
+    """An entry of the list that the session refused, and the reason."""
 
     index: int
     reason: str
 
 
 class DualWrite:
-    """A list in OpenAI's form and a session beside it.
+    """A list in OpenAI's format and a session kept in step with it.
 
-    `on_missing` says what happens when the journal cannot be had: `error` raises and appends to neither;
-    `fallback` goes on with the list alone and catches up as soon as it can. Several lists in one session
-    need names of their own.
+    `on_missing` decides what happens when the journal is unavailable: `error` raises and appends to neither; `fallback`
+    continues with the list alone and catches up as soon as possible. Several lists in one session need distinct names.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class DualWrite:
 
     @property
     def behind(self) -> int:
-        """How many entries of the list are not stored yet."""
+        """The number of entries of the list that are not stored yet."""
         return len(self.list) - self._stored
 
     @property
     def session(self) -> Session:
-        """The session, for whatever the list cannot do."""
+        """The session, for everything that the list cannot do."""
         if self._session is None:
             found = self._opened(**self._settings)
             self._stored = self._known()
@@ -75,12 +74,12 @@ class DualWrite:
         return self._session
 
     def _client(self) -> Holdfast:
-        """The client, opened once."""
+        """Return the client, opening it on first use."""
         if not isinstance(self._hf, Holdfast):
             try:
                 self._hf = self._hf()
             except (HoldfastError, OSError) as error:
-                # Whatever is wrong with the file, it cannot be had now.
+                # Any error from the file means that the journal is unavailable now.
                 raise Unavailable(f"The journal cannot be opened: {error}") from error
         return self._hf
 
@@ -88,18 +87,18 @@ class DualWrite:
         return self._client().session(self._id, **settings)
 
     def append(self, message: dict[str, Any]) -> None:
-        """One more message, in both."""
+        """Append a message to the list and the session."""
         self.list.append(message)
         try:
             self.catch_up()
         except OutcomeUnknown:
-            raise  # It may be stored: it stays in the list, and its key tells next time.
+            raise  # It may be stored: it stays in the list, and its key settles it next time.
         except HoldfastError:
             self.list.pop()
             raise
 
     def catch_up(self) -> bool:
-        """Store what is not stored yet, once and in order; False if that has to wait."""
+        """Store all entries that are not stored yet, once and in order; return False if that has to wait."""
         try:
             session = self.session
             while self._stored < len(self.list):
@@ -119,11 +118,11 @@ class DualWrite:
         except Refused as error:
             if not self._falls_back:
                 raise
-            # The list took it for all its life; the session says why it does not.
+            # The list has always accepted this entry: note why the session does not, and go on.
             self.refused.append(NotStored(index=index, reason=str(error)))
 
     def _is_system(self, session: Session, message: Any) -> bool:
-        """Whether the list begins with a system prompt that is, or now becomes, the session's own."""
+        """Return True if the list begins with a system prompt that is, or now becomes, the session's own."""
         if not isinstance(message, Mapping) or message.get("role") != "system":
             return False
         text = message.get("content")
@@ -137,22 +136,22 @@ class DualWrite:
         return before == (text if redact is None else journal_redact.text(redact, text))
 
     def _known(self) -> int:
-        """How many entries an earlier process stored, found by their keys in a few steps."""
+        """Count the entries that an earlier process stored, by a binary search over their keys."""
         hf, stream = self._client(), Scope.thread(self._id).text
         low, high = 0, len(self.list)
         while low < high:
             middle = (low + high) // 2
-            # What was refused has no key: its neighbours tell.
+            # A refused entry has no key, so its neighbours are checked as well.
             near = range(middle, min(middle + 8, high))
             if any(hf.journal.happened(stream, f"{self._name}/{index}") for index in near):
                 low = middle + 1
             else:
                 high = middle
-        # The last one is stored again, which its key makes once: if the list was changed, that tells.
+        # The last entry is stored again, which its key makes harmless and which detects a changed list.
         return max(low - 1, 0)
 
     def to_openai(self, budget: int | None = None) -> OpenAIRequest:
-        """Keyword arguments for the next request: a pack that fits, or the whole list if that has to do."""
+        """Return keyword arguments for the next request: a pack, or the whole list if the journal is unavailable."""
         if self._falls_back and not self.catch_up():
             return {"messages": list(self.list)}
         return self.session.pack(budget).to_openai()

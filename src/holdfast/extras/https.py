@@ -1,14 +1,9 @@
-"""Texts from the web as evidence, for clients that were given this: from named hosts, by https, and no further.
+"""Text from the web as evidence, over https and only from listed hosts.
 
-A host's addresses are looked up once. Every one of them must be public, whatever it is wrapped in, and the
-connection goes to one that was checked, under the host's own certificate. Redirects are not followed, no
-credentials and no proxies are used, and size and time are limited over the whole exchange.
-
-Which network addresses are public: reachable by everybody, so that fetching from them tells nothing secret.
-
-An address can be wrapped in another one, by translation or by a tunnel, and then leads where the inner one
-does. Whatever is inside must be public too. The lists are written out because those of Python's own
-`ipaddress` differ from release to release, and call some of these global.
+A host is resolved once. Every address must be public, including one embedded in another, and the connection goes to
+a checked address under the host's own certificate. Redirects are not followed, no credentials or proxies are used,
+and size and time are limited over the whole exchange. The lists of networks are written out because those of Python's
+own `ipaddress` differ between releases and call some private networks global.
 """
 
 from __future__ import annotations
@@ -28,19 +23,19 @@ from holdfast.errors import HoldfastError, InvalidValue, NotFound, Refused, TooL
 from holdfast.version import __version__
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""From a host and port to the addresses of that host."""
+"""Resolves a host and port to the host's addresses."""
 Connect = Callable[[str, int, float], socket.socket]
-"""From an address, a port and a timeout to a connection there."""
+"""Opens a connection to an address and port, with a timeout in seconds."""
 
 PORT: Final = 443
 TIMEOUT: Final = 10.0
 MAX_BYTES: Final = 1_000_000
 MOST_URL: Final = 4_096
 MOST_TRIED: Final = 4
-"""Addresses of one host."""
+"""The most addresses of one host to try."""
 _CHUNK: Final = 65_536
 _LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-# Names only: the last label begins with a letter, so that no way of writing an address is one.
+# Names only: the last label begins with a letter, so no spelling of an IP address matches.
 _HOST: Final = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?", re.ASCII)
 _TEXTS: Final = re.compile(r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml)", re.ASCII)
 _CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "windows-1252"})
@@ -55,9 +50,10 @@ _HEADERS: Final = {
 
 
 class HttpsFetcher:
-    """Gives the text behind an https URL of one of `hosts`, which are names that must match exactly.
+    """A fetcher of text from https URLs on `hosts`, which are names that must match exactly.
 
-    `timeout` is in seconds and covers a whole exchange, with the lookup. More than `max_bytes` is refused.
+    `timeout` is in seconds and covers the whole exchange, including the lookup. A body larger than `max_bytes` is
+    refused.
     """
 
     def __init__(
@@ -82,16 +78,16 @@ class HttpsFetcher:
         self._context = context
 
     def fetch(self, url: str) -> str:
-        """The text behind a URL."""
+        """Return the text at a URL."""
         host, path = self._parts(url)
-        # Looking up a name cannot be cut short, so that nobody waits for the thread that does.
+        # A name lookup cannot be interrupted, so the exchange runs in a thread that the caller can abandon.
         exchange = _Exchange(lambda held: self._exchanged(host, path, held))
         exchange.start()
         exchange.join(self._timeout)
         return exchange.result(f"{host} did not answer within {self._timeout:g} seconds. Try again later.")
 
     def _parts(self, url: object) -> tuple[str, str]:
-        """Host and path of a URL that may be fetched. What is not plainly that is refused."""
+        """Return the host and path of a URL that may be fetched; refuse any other."""
         if not isinstance(url, str) or len(url) > MOST_URL or not url.isascii() or not url.isprintable() or " " in url:
             raise InvalidValue(f"url must be percent-encoded ASCII of up to {MOST_URL:,} characters, without spaces.")
         try:
@@ -120,7 +116,7 @@ class HttpsFetcher:
         plain = self._connected(self._addresses(host))
         try:
             held(plain)
-            # An end that was not announced is a text that was cut off.
+            # A connection that ends without a TLS close means that the text was cut off.
             secure = context.wrap_socket(
                 plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
             )
@@ -137,7 +133,7 @@ class HttpsFetcher:
                 return _text(host, response, self._max_bytes)
 
     def _addresses(self, host: str) -> list[str]:
-        """Where a host is, looked up once. One address that is not public is enough to keep away."""
+        """Resolve a host once. One address that is not public is enough to refuse it."""
         found = list(dict.fromkeys(self._resolve(host, PORT)))
         if not found or not all(is_public(address) for address in found):
             raise Refused(f"{host} is not at public addresses alone, so nothing is fetched from it.")
@@ -149,7 +145,7 @@ class HttpsFetcher:
             try:
                 return self._connect(address, PORT, self._timeout)
             except OSError:
-                continue  # The next one may be reached.
+                continue  # The next address may be reachable.
         return self._connect(last, PORT, self._timeout)
 
     def __repr__(self) -> str:
@@ -157,7 +153,7 @@ class HttpsFetcher:
 
 
 class _Exchange(threading.Thread):
-    """One exchange in a thread of its own, so that it ends for the caller when its time is over."""
+    """A thread for one exchange, so that the caller stops waiting when the time is up."""
 
     def __init__(self, work: Callable[[Callable[[socket.socket], None]], str]) -> None:
         super().__init__(daemon=True, name="holdfast-fetch")
@@ -169,7 +165,7 @@ class _Exchange(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do it, and keep what came of it."""
+        """Run the exchange and keep its text or its error."""
         try:
             self._text = self._work(self._hold)
         except BaseException as error:  # noqa: BLE001  raised where the caller waits
@@ -183,9 +179,9 @@ class _Exchange(threading.Thread):
             self._held = sock
 
     def result(self, late: str) -> str:
-        """What came of it so far; what is still going on is cut."""
+        """Return the text or raise the error; if the exchange is still running, shut its connection down."""
         with self._gate:
-            # Taken before the cut, which is an error of its own for the thread.
+            # Read before the shutdown, which raises an error in the thread.
             text, error, self._over = self._text, self._error, True
             if self.is_alive() and self._held is not None:
                 _cut(self._held)
@@ -199,7 +195,7 @@ def _cut(sock: socket.socket) -> None:
         # Below TLS: the thread that reads must not find its own state changed.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
-        pass  # It is closed already.
+        pass  # Already closed.
 
 
 def _resolve(host: str, port: int) -> list[str]:
@@ -208,7 +204,7 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 def _connect(address: str, port: int, timeout: float) -> socket.socket:
-    """A connection to an address; no name is looked up again on the way."""
+    """Connect to an address without another name lookup."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout)
@@ -220,7 +216,7 @@ def _connect(address: str, port: int, timeout: float) -> socket.socket:
 
 
 def _hosts(given: object) -> frozenset[str]:
-    """Names of hosts in lower case. An address is none, and neither is a pattern."""
+    """Check host names and return them in lower case; refuse addresses and patterns."""
     if isinstance(given, str) or not isinstance(given, Sequence | frozenset | set) or not given:
         raise InvalidValue("hosts must be a list of the host names that may be fetched from, such as docs.python.org.")
     for host in given:
@@ -230,7 +226,7 @@ def _hosts(given: object) -> frozenset[str]:
 
 
 def _text(host: str, response: http.client.HTTPResponse, most: int) -> str:
-    """The body of an answer, if it is one and is text."""
+    """Return the body of a response that is successful and text; raise for any other."""
     if response.status != http.client.OK:
         raise _refusal(host, response.status)
     kind, _, rest = (response.getheader("content-type") or "").partition(";")
@@ -275,14 +271,14 @@ _NOT_PUBLIC_4: Final = tuple(
     for text in (
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",
-        "100.64.0.0/10",  # shared by carriers; metadata of one cloud
+        "100.64.0.0/10",  # carrier-grade NAT; the metadata service of one cloud
         "127.0.0.0/8",
-        "168.63.129.16/32",  # another cloud's inside
-        "169.254.0.0/16",  # link-local; metadata of most clouds
+        "168.63.129.16/32",  # an internal service of another cloud
+        "169.254.0.0/16",  # link-local; the metadata service of most clouds
         "172.16.0.0/12",
         "192.0.0.0/24",
         "192.0.2.0/24",
-        "192.88.99.0/24",  # relays of 6to4
+        "192.88.99.0/24",  # 6to4 relays
         "192.168.0.0/16",
         "198.18.0.0/15",
         "198.51.100.0/24",
@@ -292,7 +288,7 @@ _NOT_PUBLIC_4: Final = tuple(
     )
 )
 _GLOBAL_6: Final = IPv6Network("2000::/3")
-"""The only part of IPv6 that is given out to networks of the internet."""
+"""The only part of IPv6 that is allocated to networks of the internet."""
 _NOT_PUBLIC_6: Final = tuple(
     IPv6Network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # protocols, documentation, 6to4
@@ -303,7 +299,7 @@ _LOW_32: Final = 0xFFFF_FFFF
 
 
 def is_public(text: str) -> bool:
-    """Whether an address, as a resolver gives it, leads to the internet and nowhere else."""
+    """Return True if an address, as a resolver gives it, leads only to the public internet."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -314,7 +310,7 @@ def is_public(text: str) -> bool:
 
 
 def unwrapped(address: Address) -> tuple[Address, ...]:
-    """Where an address leads: what it wraps, or itself. Of a Teredo address both ends count."""
+    """Return the addresses that an address leads to: those embedded in it, or itself. A Teredo address has two."""
     if isinstance(address, IPv4Address):
         return (address,)
     inner = address.ipv4_mapped or address.sixtofour
@@ -325,7 +321,7 @@ def unwrapped(address: Address) -> tuple[Address, ...]:
     low = IPv4Address(int(address) & _LOW_32)
     if address in _NAT64:
         return (low,)
-    # An interface that stands for an IPv4 address, in a prefix that counts as well.
+    # ISATAP: the interface id embeds an IPv4 address, and the prefix must be public as well.
     return (address, low) if int(address) >> 32 & _LOW_32 in _ISATAP else (address,)
 
 

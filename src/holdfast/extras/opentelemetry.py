@@ -1,9 +1,9 @@
-"""Spans by OpenTelemetry, for packs and model calls. Off unless a client is given it; needs `holdfast[otel]`.
+"""OpenTelemetry spans for packs and model calls. Off unless a client is given one; needs `holdfast[otel]`.
 
     hf = holdfast.open("agent.db", telemetry=OpenTelemetry())
 
-Names and attributes follow OpenTelemetry's conventions for generative AI; what those do not know is `holdfast.…`. No
-attribute, event or status holds what was said: errors are told by their kind, and exceptions are not recorded.
+Names and attributes follow OpenTelemetry's conventions for generative AI; all others are `holdfast.…`. No attribute,
+event or status contains message content: errors are reported by type, and exceptions are not recorded.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 try:
     from opentelemetry import trace
-except ImportError:  # An extra: who makes no spans need not have it.
+except ImportError:  # An optional dependency.
     trace = None  # type: ignore[assignment]
 
 
 __all__ = ["OpenTelemetry", "answer_attributes", "call_attributes", "pack_attributes"]
 
 MOST_OPEN: Final = 1024
-"""Calls that may be under way. Of one that never ends nothing is told, and its place is taken."""
+"""The most calls open at once. Beyond that the oldest is dropped, and its span is never reported."""
 
 
 class OpenTelemetry:
-    """Makes spans with a tracer provider, by default the one that the application has set.
+    """A source of spans, with a tracer provider that defaults to the application's.
 
-    A call begins and ends in different operations, perhaps in different threads, so its span is not the current one
-    in between. It is the child of the span that was current when it began.
+    A call begins and ends in different operations, perhaps in different threads, so its span is never the current one.
+    Its parent is the span that was current when the call began.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None, *, most_open: int = MOST_OPEN) -> None:
@@ -54,7 +54,7 @@ class OpenTelemetry:
 
     @contextmanager
     def span(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Callable[[str, Any], None]]:
-        """Around a piece of work; gives what adds an attribute to it."""
+        """Run a block inside a span; yields a function that sets an attribute of the span."""
         with self._tracer.start_as_current_span(
             name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
         ) as span:
@@ -65,7 +65,7 @@ class OpenTelemetry:
                 raise
 
     def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
-        """A model is called. Beginning a call twice begins it once."""
+        """Start the span of a model call. Starting the same call twice has no further effect."""
         with self._lock:
             if call in self._open:
                 return
@@ -78,7 +78,7 @@ class OpenTelemetry:
             self._open.setdefault(call, span)
 
     def end_call(self, call: str, attributes: Mapping[str, Any], error: str | None = None) -> None:
-        """A call has ended; one that another process began, or that was given up, is not told of."""
+        """End the span of a call; ignore a call that another process began or that was dropped."""
         with self._lock:
             span = self._open.pop(call, None)
         if span is None:
@@ -91,6 +91,6 @@ class OpenTelemetry:
             span.end()
 
     def _fail(self, span: Span, kind: str) -> None:
-        """What kind of error it was. Its words may hold what was said, so they stay out."""
+        """Mark a span as failed, with the error's type. Its message may hold content, so it is left out."""
         span.set_attribute(ERROR, kind)
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))

@@ -1,8 +1,8 @@
-"""A signed webhook as a sink: each effect is posted as JSON, under its id, signed as Standard Webhooks say.
+"""A signed webhook as a sink: each effect is posted as JSON under its id, signed as Standard Webhooks prescribe.
 
-What was posted is taken once the receiver answers 2xx. What may pass is tried again, when the receiver says
-or later; any other answer is final. Redirects are not followed. The secret is in no message and in no event.
-`verify_webhook` is the other end: it gives the body only if somebody with the secret wrote it, lately.
+A delivery succeeds once the receiver answers 2xx. A transient failure is retried, at the time that the receiver asks
+for or later; any other answer is final. Redirects are not followed. The secret appears in no message and no event.
+`verify_webhook` is the receiving end: it returns the body only if it was signed with the secret, and recently.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ PREFIX: Final = "whsec_"
 VERSION: Final = "v1"
 MOST_SIGNATURES: Final = 16
 MOST_DIGITS: Final = 12
-"""Of a number of seconds. Its first digits say already that it is longer than anybody waits."""
+"""The most digits read of a number of seconds; a longer number exceeds any wait."""
 MAY_PASS: Final = frozenset({408, 425, 429})
 _OURS: Final = frozenset({ID, TIMESTAMP, SIGNATURE, "content-type", "content-length", "host", "transfer-encoding"})
 
 
 class WebhookSink:
-    """Posts effects to a URL. `timeout` is in seconds and covers a whole exchange; `headers` are sent along.
+    """A sink that posts effects to a URL. `timeout` is in seconds for the whole exchange; `headers` are sent along.
 
-    `secret` is a text, `whsec_` with base64 after it, or bytes. With several, each signs, so that a receiver can
-    change from one to the next.
+    `secret` is text, `whsec_` followed by base64, or bytes. With several secrets each one signs, so that a receiver can
+    rotate from one to the next.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class WebhookSink:
         self._clock = clock or SystemClock()
 
     def deliver(self, effect: DeclaredEffect) -> dict[str, Any]:
-        """Post an effect; gives the status of the answer."""
+        """Post an effect and return the status of the answer."""
         body = encode(effect)
         stamp = self._clock.now_ms() // 1000
         signed = {ID: effect.id, TIMESTAMP: str(stamp), SIGNATURE: _signatures(self._secrets, effect.id, stamp, body)}
         try:
             status, retry_after = self._post(body, {**self._headers, "content-type": "application/json", **signed})
         except (OSError, http.client.HTTPException) as error:
-            # Only what kind of error: its words may hold what was sent.
+            # Only the type of the error: its message may contain what was sent.
             raise RetryLater(f"{self._host} could not be reached, or did not answer: {type(error).__name__}.") from None
         if 200 <= status < 300:
             return {"status": status}
@@ -90,7 +90,7 @@ class WebhookSink:
 
     @contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is cut when the time is over, however slowly the other end speaks."""
+        """Open a connection that is shut down when the time is up, however slowly the other end responds."""
         made: http.client.HTTPConnection
         if self._secure:
             context = ssl.create_default_context()
@@ -107,7 +107,7 @@ class WebhookSink:
             made.close()
 
     def _seconds(self, text: str | None) -> float | None:
-        """What Retry-After says, as seconds from now: a number of them, or a date."""
+        """Parse Retry-After, a number of seconds or a date, into seconds from now; None if it is neither."""
         if text is None:
             return None
         if text.isascii() and text.isdigit():
@@ -127,11 +127,11 @@ def _cut(connection: http.client.HTTPConnection) -> None:
         try:
             sock.shutdown(2)
         except OSError:
-            pass  # It is closed already.
+            pass  # Already closed.
 
 
 def _parts(url: object) -> tuple[bool, str, int, str]:
-    """Scheme, host, port and path; what else a URL can hold is refused, without repeating it."""
+    """Split a URL into scheme, host, port and path; refuse anything else in it, without repeating it."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         host, port = parts.hostname, parts.port
@@ -151,13 +151,13 @@ def _parts(url: object) -> tuple[bool, str, int, str]:
 
 
 def _is_clean(url: str) -> bool:
-    """Looked at before it is taken apart, which drops line ends without a word."""
+    """Return True if a URL is printable ASCII. Checked before parsing, which silently drops line ends."""
     return url.isascii() and url.isprintable() and " " not in url
 
 
 def _is_host(host: str) -> bool:
     try:
-        host.encode("idna")  # As it will be when it is looked up.
+        host.encode("idna")  # As the lookup will encode it.
     except UnicodeError:
         return False
     return not host.startswith(".")
@@ -209,16 +209,16 @@ def verify_webhook(
     now: float | None = None,
     tolerance: float = 300,
 ) -> Any:
-    """What was posted, as data, if it was signed with the secret no longer than `tolerance` seconds ago.
+    """Return the posted data if it was signed with the secret no longer than `tolerance` seconds ago.
 
-    Anything else is refused with InvalidValue. `now` is in seconds since 1970. Remember `webhook-id`: it comes again
-    when an answer was lost, and taking it twice must change nothing.
+    Anything else is refused with InvalidValue. `now` is in seconds since 1970. Remember `webhook-id`: a delivery is
+    repeated when its answer was lost, and handling it twice must change nothing.
     """
     given = {str(name).lower(): str(value) for name, value in headers.items()}
     id, stamp, signatures = (given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     if not id or not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12 or not isinstance(body, bytes):
         raise InvalidValue("This is no signed webhook: it has no id, no time or no body.")
-    # Every pair is compared, so that the time taken says nothing.
+    # Every pair is compared, so that the time taken reveals nothing.
     wanted = [_signature(one, id, stamp, body).encode() for one in _secrets(secret)]
     found = [one.encode("utf-8", "replace") for one in signatures.split(" ")[:MOST_SIGNATURES]]
     if not sum(hmac.compare_digest(one, other) for one in wanted for other in found):

@@ -1,1 +1,1 @@
-"""Flows: one plain sync function per operation, on ports. Load, decide, append, fold."""
+"""Flows: one plain synchronous function per operation, on ports. Load, decide, append, fold."""

@@ -1,1 +1,1 @@
-"""Backends of the journal, named for their technology. They do not know each other."""
+"""Backends of the journal, named for their technology. They do not import each other."""

@@ -1,12 +1,13 @@
-"""Group commit: callers queue, one of them commits for all, every one of them is answered.
+"""Group commit: callers queue, one of them commits for all, and every caller gets its own answer.
 
-The caller that finds nobody leading leads: it takes what is queued, commits it in one
-transaction, settles every member and hands the lead to the next in line. No thread of
-our own, nothing to stop at exit, and one caller alone pays nothing for it.
+A caller that finds no leader leads: it takes the queue, commits it in one transaction, settles
+every member and hands the lead to the next in line. There is no extra thread and nothing to
+stop at exit, and a lone caller pays nothing for it.
 
-Left to itself this settles into two halves that take turns: while one commits, the other
-waits. On a slow disk the leader therefore waits a moment for the callers whom it has just
-seen, at most a quarter of what the last commit took, and they share one commit instead.
+By itself this settles into two halves that take turns: while one commits, the other waits. On a
+slow disk the leader therefore waits briefly for the callers of the last round, at most a quarter
+of the last commit's time, so that they share one commit instead.
+
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.records.batches import Appended, Batch
 
 GATHERING = 0.25
-"""The share of the last commit's time for which a leader waits for company."""
+"""The share of the last commit's time for which a leader waits for more callers."""
 
 WORTH_GATHERING = 0.001
-"""Seconds that a commit must take for that to be worth it."""
+"""The shortest commit, in seconds, for which waiting is worthwhile."""
 
 
 class Member:
-    """One caller's batch on its way: settled exactly once, with an answer or an error."""
+    """One caller's batch in the queue: settled exactly once, with an answer or an error."""
 
     __slots__ = ("_turn", "answer", "batch", "error", "promoted")
 
@@ -41,7 +42,7 @@ class Member:
 
     @property
     def settled(self) -> bool:
-        """Whether this member has its answer."""
+        """True if this member has its answer or error."""
         return self.answer is not None or self.error is not None
 
     def wait(self) -> None:
@@ -49,11 +50,11 @@ class Member:
         self._turn.acquire()
 
     def wake(self) -> None:
-        """Let the caller go on."""
+        """Let the waiting caller go on."""
         self._turn.release()
 
     def result(self) -> Appended:
-        """The answer, or the error raised in the caller's own thread."""
+        """Return the answer, or raise the error in the caller's own thread."""
         if self.error is not None:
             raise self.error
         assert self.answer is not None, "a member was left unsettled"
@@ -61,7 +62,7 @@ class Member:
 
 
 class Group:
-    """The queue and its lead. `commit` writes members and settles them; it may raise."""
+    """The queue and its leader. `commit` writes members and settles them; it may raise."""
 
     def __init__(self, commit: Callable[[Sequence[Member]], None], *, members: int, size: int) -> None:
         self._commit = commit
@@ -76,7 +77,7 @@ class Group:
         self._enough = threading.Event()
 
     def submit(self, batch: Batch) -> Appended:
-        """Have a batch written, by this thread or by another's commit."""
+        """Write a batch, in this thread's commit or in another caller's."""
         member = Member(batch)
         with self._mutex:
             self._queue.append(member)
@@ -94,7 +95,7 @@ class Group:
         try:
             member.wait()
         except BaseException:
-            # Interrupted while waiting: leave the queue, and never take the lead along.
+            # Interrupted while waiting: leave the queue, and pass the lead on if it was received.
             self._leave(member)
             if member.promoted:
                 self._hand_over()
@@ -114,7 +115,7 @@ class Group:
             began = time.monotonic()
             self._commit(members)
         finally:
-            # Whatever happened: everybody is answered, and somebody leads.
+            # Whatever happened: every member is answered, and the lead is passed on.
             if began:
                 self._took = time.monotonic() - began
             if own not in members:
@@ -129,7 +130,7 @@ class Group:
                     member.wake()
 
     def _gather(self) -> None:
-        """Wait for the callers of the last round, if the disk is slow and they are not here yet."""
+        """Wait for the callers of the last round, if the disk is slow and they have not arrived yet."""
         if self._took < WORTH_GATHERING:
             return
         with self._mutex:
@@ -163,7 +164,7 @@ class Group:
 
 
 def settle(members: Sequence[Member], error: type[HoldfastError]) -> None:
-    """Tell everybody who has no answer yet how it stands."""
+    """Give `error` to every member that has no answer yet."""
     for member in members:
         if not member.settled:
             member.error = error()

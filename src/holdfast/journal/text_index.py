@@ -1,7 +1,8 @@
-"""The text index of a journal: every message and every entry that stands, by the number of its event.
+"""The text index of a journal: every current message and entry, by the number of its event.
 
-It is written in the transaction of the events, one table for each tenant: how rare a word is among
-one tenant's texts changes no answer that another gets. It holds no text, and can be made anew.
+It is written in the transaction of the events, into one table per tenant, so that the rarity of words
+in one tenant's texts does not affect another's results. It holds no text and can be rebuilt.
+
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What indexing asks of its journal: the message before one, the event that held a key before, and how a large
-    text begins that lies in an artifact of this name."""
+    """The lookups that indexing makes in its journal: the message before an event, the event that held a key
+    before it, and the beginning of a large text in an artifact."""
 
     previous: Callable[[Placed], str]
     replaced: Callable[[Placed, str], int | None]
@@ -56,18 +57,18 @@ class Around(msgspec.Struct, frozen=True):
 
 
 def table(tenant: int) -> str:
-    """The name of a tenant's index."""
+    """Return the name of a tenant's index table."""
     return f"search_{tenant}"
 
 
 def date_words(at: int) -> str:
-    """A day as people name it."""
+    """Return a date in words, such as `3 May 2025`."""
     day = time.gmtime(at / 1000)
     return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
 
 
 def index(connection: apsw.Connection, written: Iterable[Placed], around: Around) -> None:
-    """Take in what was just written, in its order."""
+    """Index the events that were just written, in their order."""
     by_tenant: dict[int, list[Placed]] = {}
     for placed in written:
         by_tenant.setdefault(placed.tenant, []).append(placed)
@@ -76,7 +77,7 @@ def index(connection: apsw.Connection, written: Iterable[Placed], around: Around
         try:
             _apply(TextIndex(connection, table(tenant)), gone, passages)
         except apsw.SQLError:
-            # The first text of a tenant. Asking before every append whether there is a table would cost more.
+            # The tenant's first text: the table does not exist. Checking for it before every append would cost more.
             made = TextIndex(connection, table(tenant))
             made.create()
             _apply(made, gone, passages)
@@ -112,7 +113,7 @@ def _changes(events: list[Placed], around: Around) -> tuple[list[int], list[Pass
 
 
 def passage(placed: Placed, text: str, previous: str) -> Passage:
-    """A text as it is indexed: with the end of what was said before it, its day and its place."""
+    """Return a text as an index row: with the end of the message before it, its date and its place."""
     return Passage(
         rowid=placed.event.seq,
         text=text,
@@ -131,10 +132,10 @@ def find(
     *,
     mostly: bool = False,
 ) -> list[Hit]:
-    """The best hits that may be given out. More are looked at as long as what was found no longer stands.
+    """Return the best admissible hits, looking further as long as found texts are no longer current.
 
-    `mostly` says that nearly everything is of these places. Naming them in the question would cost as much as its
-    words and sort out next to nothing: what is of others is not admitted, and the scores are the same.
+    `mostly` says that nearly all texts are in these places. Naming them in the query would cost as much as its
+    words and exclude next to nothing: hits of other places are not admitted, and the scores are the same.
     """
     texts = TextIndex(connection, table(tenant))
     if not texts.exists():

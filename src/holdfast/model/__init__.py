@@ -1,1 +1,1 @@
-"""Backends around models: tokenizers, summarizers."""
+"""Backends for models: adapters over HTTP, scripted and recorded models, tokenizers, prices, summarizers, embedders."""

@@ -1,16 +1,17 @@
-"""How far off estimates are, from what providers report; so that a window is neither wasted nor passed.
+"""Calibration of token estimates by the counts that providers report, so that a window is neither wasted nor exceeded.
 
-Tokens of models whose tokenizer is not public are estimated, and a provider says afterwards how many there were. The
-factor of a model is the largest share of reported to estimated tokens in its last calls, and a little more: a budget in
-estimated tokens is what the model takes, divided by it. It is known after some calls; but if one had more tokens than
-were estimated, from then on, since the next one might not fit.
+Tokens of models without a public tokenizer are estimated, and the provider reports the true number afterwards. The
+factor of a model is the largest ratio of reported to estimated tokens in its last calls, plus a margin: a budget in
+estimated tokens is the model's limit divided by the factor. The factor is known after a few calls, or as soon as one
+call had more tokens than estimated, since the next one might not fit.
 
-What is small says little: what providers put around every request, and what a reply must look like, may be more than
-the conversation. A small request that took no more than was estimated is not counted. One that took more is counted as
-if it were larger by text that was estimated rightly, so that a hundred tokens too many stay a hundred.
+Small requests say little: a provider's wrapping and a reply schema may outweigh the conversation. A small request that
+took no more than estimated is ignored. One that took more is scaled up with text assumed to be estimated correctly, so
+that a hundred tokens too many stay a hundred.
 
-This is a memory of the process, bounded, and of no other: after a restart it begins anew. With the same calls noted,
-the factor is the same.
+The calibration is bounded, is kept in this process only, and starts over after a restart. The same calls give the same
+factor.
+
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from threading import Lock
 from typing import Final
 
 CALLS: Final = 32
-"""Calls that are remembered of each model."""
+"""Calls remembered for each model."""
 ENOUGH: Final = 8
-"""Calls after which an estimate that was too high is believed to be."""
+"""Calls after which an estimate counts as too high."""
 MARGIN_PERCENT: Final = 3
 SMALL: Final = 1_000
-"""Estimated tokens of a request that is too small to compare."""
+"""Requests with fewer estimated tokens are too small to compare directly."""
 LEAST_PERCENT, MOST_PERCENT = 50, 400
 """A budget is at most doubled, and at most quartered."""
 INCREDIBLE: Final = 4
-"""If fewer than one in so many estimated tokens is reported, something else was: only what was not in a cache."""
+"""If less than one in this many estimated tokens is reported, the report is ignored: it leaves out cached tokens."""
 MODELS: Final = 512
-"""Models that are remembered; the one that was noted longest ago goes first."""
+"""Models remembered; the one noted longest ago is dropped first."""
 
 Counted = tuple[str, ...]
 """A tenant, a model, and the tokenizer that estimates for it."""
 
 
 class Calibration:
-    """The last calls of some models. Safe to share between threads."""
+    """The ratios of the last calls of each model. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._shares: OrderedDict[Counted, deque[int]] = OrderedDict()
         self._lock = Lock()
 
     def note(self, counted: Counted, estimated: int, reported: int) -> None:
-        """A request was estimated to have so many tokens, and had so many."""
+        """Record how many tokens a request was estimated to have, and how many the provider reported."""
         share = _share(estimated, reported)
         if share is None:
             return
@@ -57,7 +58,7 @@ class Calibration:
                 self._shares.popitem(last=False)
 
     def factor(self, counted: Counted) -> float | None:
-        """What estimated tokens are to be multiplied by, in hundredths; None as long as that is not known."""
+        """Return the factor for estimated tokens, rounded up to hundredths; None until it is known."""
         with self._lock:
             shares = tuple(self._shares.get(counted, ()))
         most = max(shares, default=0)
@@ -68,11 +69,11 @@ class Calibration:
 
 
 WHOLE: Final = 1_000_000
-"""A share of one: shares are whole numbers, so that they are the same everywhere."""
+"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
 
 
 def _share(estimated: int, reported: int) -> int | None:
-    """Reported to estimated tokens; None if they say nothing about each other."""
+    """Return the ratio of reported to estimated tokens; None if the two cannot be compared."""
     if estimated < 1 or reported < 1 or reported * INCREDIBLE < estimated:
         return None
     if estimated >= SMALL:

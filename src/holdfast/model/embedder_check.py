@@ -1,8 +1,9 @@
-"""What every embedder promises: a vector for each text, all of one length, or an error that is holdfast's own.
+"""The checks around every embedder: a vector for each text, all of one length, or one of holdfast's own errors.
 
-Whatever fails underneath is Unavailable, so that a search can go on with text alone; an endpoint that
-refuses the request itself is InvalidValue, since trying again would not help. Only the beginning of a
-long text is embedded, and a text without a word or sign is the zero vector without anybody being asked.
+Any failure underneath becomes Unavailable, so that a search can go on with text alone; an endpoint that refuses the
+request itself raises InvalidValue, since a retry would not help. Only the beginning of a long text is embedded. A
+blank text gets the zero vector without a call of the model.
+
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from holdfast.model.tokenizers import stray
 from holdfast.sqlite.vectors import MOST_DIMENSIONS, NotVectors, packed
 
 MOST_CHARACTERS = 8_000
-"""Of one text. More says little more about what it is about, costs time, and endpoints refuse it."""
+"""Characters of one text that are embedded. More adds little about the topic, costs time, and endpoints refuse it."""
 _PROBE = "How many dimensions?"
 
 
 class CheckedEmbedder:
-    """An embedder whose vectors were checked. `_numbers` is what a kind of embedder adds."""
+    """An embedder whose vectors are checked. Subclasses compute them."""
 
     def __init__(self, name: str, dimensions: int | None = None) -> None:
         self._name = name
@@ -29,19 +30,19 @@ class CheckedEmbedder:
 
     @property
     def name(self) -> str:
-        """What its vectors are stored under."""
+        """The name under which its vectors are stored."""
         return self._name
 
     @property
     def dimensions(self) -> int:
-        """How long its vectors are. Where nobody has said, one text is embedded to find out."""
+        """The length of its vectors. If it was not given, one text is embedded to find out."""
         if self._dimensions is None:
             self._vectors([_PROBE], query=False)
         assert self._dimensions is not None, "embedding a text says how long vectors are"
         return self._dimensions
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
-        """A vector for each text. `query` says that something is looked for, which some models embed otherwise."""
+        """Return a vector for each text. `query` marks search queries, which some models embed differently."""
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise InvalidValue("Only texts can be embedded. Give a list of str.")
         # A lone surrogate is not Unicode and would make tokenizers and encoders fail.
@@ -73,7 +74,7 @@ class CheckedEmbedder:
 
 
 def checked_dimensions(given: object) -> int | None:
-    """A number of dimensions that a caller gives, or None."""
+    """Return the caller's number of dimensions, checked; or None."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_DIMENSIONS:

@@ -1,11 +1,12 @@
-"""Whatever may embed texts, as one kind of thing: weights on disk, an endpoint, a function, an object.
+"""Embedders: weights on disk, an endpoint, a function or an object, behind one interface.
 
     wordllama                 the weights in the wheel of that name, of 256 dimensions; needs holdfast[vectors]
     a folder                  a static model or a BERT such as MiniLM, as sentence-transformers saves it
     https://host/v1#model     an endpoint that speaks OpenAI's wire
     a function or an object   `embed(texts)`, with a name: a list of numbers, or a packed vector, for each text
 
-What `embedder` gives answers with checked vectors or raises holdfast's own errors. `similarities` compares them.
+A resolved embedder returns checked vectors or raises holdfast's own errors. `similarities` compares vectors.
+
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _WAYS = (
     "a function from texts to lists of numbers, or an object with `name` and `embed(texts)`."
 )
 _shared: weakref.WeakValueDictionary[object, WeightsEmbedder] = weakref.WeakValueDictionary()
-"""Weights are large: whoever names the same files shares them. A race only loads them twice."""
+"""Loaded weights, which are large, shared by all users of the same files. A race only loads them twice."""
 
 
 def embedder(given: object) -> CheckedEmbedder | None:
-    """The embedder that is meant; None is none. The same weights are the same object while somebody uses it."""
+    """Return the embedder for a name, path, address, function or object; None for None. Loaded weights are shared."""
     if given is None or isinstance(given, CheckedEmbedder):
         return given
     if isinstance(given, str):
@@ -73,7 +74,7 @@ def _folder(given: str | os.PathLike[Any]) -> WeightsEmbedder:
 
 
 class _OwnEmbedder(CheckedEmbedder):
-    """A caller's own function or object, so wrapped that it gives vectors or fails by its name."""
+    """A caller's own function or object, wrapped so that it returns vectors or fails with an error that names it."""
 
     def __init__(self, name: str, function: Callable[..., Any], dimensions: int | None) -> None:
         super().__init__(name, dimensions)
@@ -115,6 +116,6 @@ def _is_async(function: Any) -> bool:
 def _takes_query(function: Callable[..., Any]) -> bool:
     try:
         named = inspect.signature(function).parameters.get("query")
-    except (TypeError, ValueError):  # some builtins do not say
+    except (TypeError, ValueError):  # some builtins have no signature
         return False
     return named is not None and named.kind in (named.KEYWORD_ONLY, named.POSITIONAL_OR_KEYWORD)

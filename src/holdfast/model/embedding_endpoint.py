@@ -1,7 +1,8 @@
-"""Embeddings by an endpoint that speaks OpenAI's wire: `POST <address>/embeddings`.
+"""Embeddings from an endpoint that speaks OpenAI's wire: `POST <address>/embeddings`.
 
-Waits are bounded, answers are limited in size, redirects are not followed, and the key is in the
-request's header and nowhere else: not in a name, not in an error.
+Waits are bounded, responses are limited in size, and redirects are not followed. The key is sent in the request header
+and appears nowhere else: in no name and no error.
+
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from holdfast.system import SystemClock
 KEY_VARIABLE = "HOLDFAST_EMBEDDINGS_API_KEY"
 TEXTS_AT_ONCE = 128
 CHARACTERS_AT_ONCE = 200_000
-"""Of one request, which endpoints limit in tokens as well."""
+"""Characters in one request; endpoints limit its tokens as well."""
 MOST_BYTES = 64_000_000
 MOST_ATTEMPTS, LONGEST_WAIT = 4, 20.0
 ATTEMPTS_FOR_QUERY, LONGEST_WAIT_FOR_QUERY = 2, 2.0
-"""Somebody waits for a search, and text alone is a better answer than none."""
+"""Limits for a search, where a caller waits and a result from text alone is better than none."""
 FIRST_WAIT = 0.5
 
 
@@ -41,7 +42,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Busy(Exception):
-    """The endpoint may answer the same request later."""
+    """A failure after which the endpoint may accept the same request later."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)
@@ -51,8 +52,8 @@ class _Busy(Exception):
 class EndpointEmbedder(CheckedEmbedder):
     """A model behind an address such as `https://host/v1`; the model may also be named as `https://host/v1#model`.
 
-    The key is `api_key`, or the environment's HOLDFAST_EMBEDDINGS_API_KEY, or none. `dimensions` asks the model
-    for vectors of that length; leave it out to take what comes. `timeout` is in seconds, for one request.
+    The key is `api_key`, or the variable HOLDFAST_EMBEDDINGS_API_KEY, or none. `dimensions` asks the model for vectors
+    of that length; by default any length is accepted. `timeout` is in seconds, for one request.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class EndpointEmbedder(CheckedEmbedder):
                 response = connection.getresponse()
                 answer = self._whole(response)
             except TimeoutError:
-                # Not asked again at once: somebody waits for the search that this is a part of.
+                # Not retried: a caller waits for the search that needs this.
                 raise self._failed(f"it did not answer within {self._timeout:g} seconds") from None
             except (OSError, http.client.HTTPException) as error:
                 raise _Busy(f"it could not be reached ({type(error).__name__})") from None
@@ -132,7 +133,7 @@ class EndpointEmbedder(CheckedEmbedder):
         raise self._refusal(response.status, response.getheader("Retry-After"), answer)
 
     def _whole(self, response: http.client.HTTPResponse) -> bytes:
-        """The answer, as long as it neither drips for ever nor fills the memory."""
+        """Read the response within the timeout and the size limit."""
         end, pieces, size = self._clock.monotonic() + self._timeout, [], 0
         while piece := response.read1(1 << 16):
             pieces.append(piece)
@@ -164,7 +165,7 @@ class EndpointEmbedder(CheckedEmbedder):
         )
 
     def _said(self, answer: bytes) -> str:
-        """What the endpoint says about it, without the key if it should repeat that."""
+        """Return the endpoint's error message, without the key in case it is repeated there."""
         try:
             error = msgspec.json.decode(answer)["error"]
             said = error["message"] if isinstance(error, dict) else error

@@ -1,18 +1,12 @@
-"""Embeddings from weights on disk: wordllama's, out of its installed wheel, and folders with a static model or a BERT.
+"""Embeddings from weights on disk: wordllama's installed wheel, or a folder with a static model or a BERT.
 
-Nothing is downloaded and no code of a model's package is run: numpy computes, tokenizers reads the text. The
-name is made from the bytes of the files, so that vectors of other weights are never compared with what is
-stored. Weights are read when the first text is embedded.
+Nothing is downloaded and no code of a model's package is run: numpy computes, tokenizers reads the text. Accepted are
+folders written by sentence-transformers and model2vec; anything else is refused, with a list of what is needed, before
+weights are loaded. The forward pass of a BERT in numpy is enough for MiniLM and its relatives, without torch.
 
-Which files make an embedding model, and what is to be computed with them, found out before anything is loaded.
+The name is derived from the bytes of the files, so that vectors of different weights are never compared. Weights are
+read when the first text is embedded.
 
-Taken are folders as sentence-transformers and model2vec write them: a static model, which is one matrix of word
-embeddings, or a BERT such as MiniLM. Everything else is refused with what is needed.
-
-A BERT model forwards, in numpy: enough for MiniLM and its relatives, without torch.
-
-Word, position and segment embeddings, then layers of attention and a dense pair, each with a residual
-and a layer norm, as the model's config.json says. What the file does not hold is refused before it runs.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ from holdfast.sqlite.vectors import MOST_DIMENSIONS
 from holdfast.system import renew_in_child
 
 FORM = 1
-"""Raised when the same files begin to give other vectors."""
+"""Incremented when the same files begin to give other vectors."""
 
 
 class _Model(Protocol):
@@ -55,7 +49,7 @@ class WeightsEmbedder(CheckedEmbedder):
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
 
     @property
@@ -72,10 +66,10 @@ class WeightsEmbedder(CheckedEmbedder):
         tokenizer, model, unknown = self._load()
         plan = self._plan
         if query and plan.config is None:
-            # The mean of a question's words is mostly its function words; without them it is what was asked for.
+            # The mean of a question's words is mostly its function words; without them, the words that matter remain.
             texts = [" ".join(terms(text)) or text for text in texts]
         before = plan.before_query if query else plan.before_text
-        # One by one: in batches the library starts threads of its own, which a fork afterwards would trip over.
+        # One by one: in batches the library starts its own threads, which do not survive a later fork.
         special = plan.matrix is None
         tokens = [
             tokenizer.encode(before + (text.lower() if plan.lower else text), add_special_tokens=special).ids
@@ -104,11 +98,11 @@ class WeightsEmbedder(CheckedEmbedder):
 
 
 class _Static:
-    """A vector for each token; a text is their mean. The sum points the same way, which is all that counts."""
+    """A vector for each token. A text is their sum: it has the direction of the mean, which is all that counts."""
 
     def __init__(self, numpy: Any, tensors: dict[str, Any], matrix: str) -> None:
         self._np, self._rows = numpy, tensors[matrix]
-        # model2vec may give each token a weight, and let several share a row.
+        # model2vec may give each token a weight, and let several tokens share a row.
         self._weights, self._mapping = tensors.get("weights"), tensors.get("mapping")
 
     def vectors(self, tokens: list[list[int]]) -> Any:
@@ -139,7 +133,7 @@ def _load(plan: Plan) -> tuple[Any, _Model, int | None]:
 
 
 def _unknown(tokenizer: Any, matrix: str) -> int | None:
-    """The token for what is not in the vocabulary: model2vec leaves it out."""
+    """Return the token for words outside the vocabulary, which model2vec leaves out."""
     if matrix != "embeddings":
         return None
     model = msgspec.json.decode(tokenizer.to_str())["model"]
@@ -164,7 +158,7 @@ NEEDED = (
     "with its config.json"
 )
 _MATRICES = ("embedding.weight", "embeddings")
-"""What sentence-transformers and wordllama call the matrix, and what model2vec calls it."""
+"""The matrix's name in sentence-transformers and wordllama, and in model2vec."""
 _NUMBERS = frozenset({"F16", "F32", "F64", "I8", "I32", "I64"})
 _KNOWN_MODULES = frozenset({"Transformer", "StaticEmbedding", "Pooling", "Normalize"})
 _LONGEST_HEADER = 100_000_000
@@ -184,7 +178,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lower: bool = False
     before_text: str = ""
     before_query: str = ""
-    """What this model wants to read before a text, and before a question."""
+    """The prompts that this model wants before a text and before a query."""
 
 
 class _Module(msgspec.Struct):
@@ -207,7 +201,7 @@ class _Tensor(msgspec.Struct):
 
 
 def wordllama_plan() -> Plan:
-    """The weights in the installed wheel of wordllama. The package is found, never imported: it would look online."""
+    """Return the plan for the installed wordllama wheel. The package is located, never imported: it would go online."""
     need_packages("wordllama")
     spec = importlib.util.find_spec("wordllama")
     places = (spec.submodule_search_locations if spec else None) or []
@@ -222,14 +216,14 @@ def wordllama_plan() -> Plan:
 
 
 def need_packages(*more: str) -> None:
-    """Unsupported, with what to install, if vectors cannot be computed here."""
+    """Raise Unsupported, with the command to install, if packages for computing vectors are missing."""
     absent = [name for name in ("numpy", "safetensors", "tokenizers", *more) if importlib.util.find_spec(name) is None]
     if absent:
         raise Unsupported(f"Vectors need {', '.join(absent)}, which is not installed. To install: {INSTALL}.")
 
 
 def plan_of(folder: Path) -> Plan:
-    """What to do with a folder, or an InvalidValue that says what it lacks."""
+    """Return the plan for a folder; raise an InvalidValue that says what it lacks."""
     if not folder.is_dir():
         raise InvalidValue(f"{folder} is not a folder. {NEEDED}.")
     modules = _record(folder / "modules.json", list[_Module]) or []
@@ -300,11 +294,11 @@ def _width(plan: Plan, shape: list[int]) -> int:
 
 
 def _shapes(weights: Path) -> dict[str, list[int]]:
-    """The tensors of a file by name, from its header alone: eight bytes that say how long the JSON is, then that."""
+    """Return the tensor shapes of a file by name, from its header alone: eight bytes for the length, then JSON."""
     try:
         with weights.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            # What is not safetensors begins with some number of bytes as well, mostly a vast one.
+            # A file that is not safetensors begins with some number as well, mostly a vast one.
             header = msgspec.json.decode(file.read(min(size, _LONGEST_HEADER)), type=dict[str, Any])
         header.pop("__metadata__", None)
         tensors = msgspec.convert(header, dict[str, _Tensor])
@@ -319,7 +313,7 @@ _Read = TypeVar("_Read")
 
 
 def _record(file: Path, kind: type[_Read]) -> _Read | None:
-    """A JSON file as a record; None if there is none."""
+    """Read a JSON file as a record; None if the file does not exist."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -329,12 +323,12 @@ def _record(file: Path, kind: type[_Read]) -> _Read | None:
 
 
 TOKENS_AT_ONCE = 4_096
-"""Of one batch, with its padding: enough to keep the processor busy, little enough for any machine."""
+"""Tokens in one batch, padding included: enough to keep the processor busy, few enough for any machine."""
 _WORDS = "embeddings.word_embeddings.weight"
 
 
 class BertConfig(msgspec.Struct, frozen=True):
-    """The part of config.json that the computation depends on; anything but these literals is another model."""
+    """The part of config.json that the computation depends on; other values of the literals are other models."""
 
     model_type: Literal["bert"]
     hidden_size: int
@@ -347,7 +341,7 @@ class BertConfig(msgspec.Struct, frozen=True):
 
 
 def missing(config: BertConfig, shapes: Mapping[str, Any]) -> str | None:
-    """What a file of weights lacks to be this model, or None."""
+    """Return the first thing that a file of weights lacks to be this model, or None."""
     prefix = prefix_of(shapes)
     if prefix is None:
         return f"the tensor {_WORDS}"
@@ -362,7 +356,7 @@ def missing(config: BertConfig, shapes: Mapping[str, Any]) -> str | None:
 
 
 def prefix_of(shapes: Mapping[str, Any]) -> str | None:
-    """What stands before every name in this file, such as `bert.`; None if it is no BERT."""
+    """Return the prefix of every tensor name in this file, such as `bert.`; None if it is no BERT."""
     return next((name.removesuffix(_WORDS) for name in shapes if name.endswith(_WORDS)), None)
 
 
@@ -379,7 +373,7 @@ def _tensors(config: BertConfig) -> Iterator[str]:
 
 
 class Bert:
-    """The model with its weights. `vectors` gives one row for each list of token ids."""
+    """The model with its weights."""
 
     def __init__(self, numpy: Any, config: BertConfig, tensors: dict[str, Any], pooling: str) -> None:
         prefix = prefix_of(tensors) or ""
@@ -387,7 +381,7 @@ class Bert:
         self._weights = {name: numpy.asarray(tensors[prefix + name], dtype=numpy.float32) for name in _tensors(config)}
 
     def vectors(self, tokens: list[list[int]]) -> Any:
-        """One row for each text, in their order. Texts of like length run together, so that little is padding."""
+        """Return one row for each text, in order. Batches hold texts of similar length, to need little padding."""
         numpy = self._np
         rows = numpy.zeros((len(tokens), self._config.hidden_size), numpy.float32)
         order = sorted((place for place, ids in enumerate(tokens) if ids), key=lambda place: len(tokens[place]))
@@ -413,7 +407,7 @@ class Bert:
         state += weights["embeddings.position_embeddings.weight"][: ids.shape[1]]
         state += weights["embeddings.token_type_embeddings.weight"][0]
         state = self._norm(state, "embeddings.LayerNorm")
-        # Added to the scores before the softmax: nobody looks at padding.
+        # Added to the scores before the softmax, so that padding gets no attention.
         hiding = ((mask - 1) * 1e9).astype(self._np.float32)[:, None, None, :]
         for number in range(self._config.num_hidden_layers):
             layer = f"encoder.layer.{number}."
@@ -445,7 +439,7 @@ class Bert:
         return state / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
 
     def _gelu(self, x: Any) -> Any:
-        """x times the share of a normal distribution below x. numpy has no erf: Abramowitz and Stegun 7.1.26."""
+        """Compute x times the normal distribution's CDF. numpy has no erf: Abramowitz and Stegun 7.1.26."""
         numpy = self._np
         size = numpy.abs(x) * numpy.float32(math.sqrt(0.5))
         t = 1 / (1 + numpy.float32(0.3275911) * size)

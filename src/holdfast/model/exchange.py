@@ -1,19 +1,13 @@
-"""One request and its answer, whole or in events. Whatever goes wrong on the way is a Fault with a kind.
+"""One HTTP request to a provider and its response, whole or streamed, read as a reply.
 
-An answer that came to its end counts, whatever happens to the connection after that.
+Every failure becomes a Fault with one of the kinds of `ModelFailed`, and says whether a retry may help. A response
+that is complete counts, even if the connection breaks afterwards. A refusal is a reply. A reply cut off at its length
+limit keeps its text; tool calls that were cut off are dropped. Whether a reply fits the requested schema is left to
+the caller.
 
-What a provider says when it does not answer, as one of the kinds of `ModelFailed`, and whether waiting cures it.
+Deltas are relayed to a listener. When an attempt is retried, the deltas of the failed one are reset, but only once the
+first new delta arrives: text on a screen stays until other text replaces it.
 
-A provider's whole response as a reply: the message, why it ended, what it used. Nonsense is a fault.
-
-A refusal is an answer. A reply that was cut at its length keeps what was said; calls that were cut off are left out.
-Whether a reply fits the schema that was asked for is not looked at here: whoever asked knows the type, and can tell the
-model what is wrong.
-
-Saying a reply's pieces to whoever listens, so that what they have heard is always what counts.
-
-When a reply begins anew, the pieces before it are taken back, but not before there are others: what a person has
-seen stays until something takes its place.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from holdfast.records.usage import Usage
 MOST_BYTES = 64_000_000
 MOST_ERROR_BYTES = 64_000
 LONGEST = 3_600.0
-"""No answer takes longer, however much of it drips in."""
+"""Seconds that one response may take, however slowly it drips in."""
 _END = "[DONE]"
 
 
@@ -53,7 +47,7 @@ async def exchange(
     voice: Voice,
     now_ms: Callable[[], int],
 ) -> dict[str, Any]:
-    """The whole response to a request."""
+    """Send a request and return the whole response."""
     begun = False
     try:
         async with asyncio.timeout(LONGEST), client.stream("POST", url, content=body, headers=headers) as response:
@@ -77,7 +71,7 @@ async def exchange(
 
 
 async def _hear(response: httpx2.Response, pieces: Accumulator, voice: Voice) -> None:
-    """Every event of a stream."""
+    """Read every event of a stream and relay its deltas."""
     size = 0
     source = httpx2.EventSource(response, max_event_size=MOST_BYTES)
     events = aiter(source)
@@ -86,7 +80,7 @@ async def _hear(response: httpx2.Response, pieces: Accumulator, voice: Voice) ->
         if size > MOST_BYTES:
             raise Fault(f"its answer is longer than {MOST_BYTES:,} bytes", kind="malformed", usage=pieces.usage)
         if event.data == _END:
-            # The end of the body frees the connection for the next request; nobody waits long for it.
+            # Draining the body frees the connection for the next request; this waits at most half a second.
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     async for _ in events:
@@ -109,7 +103,7 @@ def _heard(pieces: Accumulator) -> dict[str, Any]:
 
 
 async def _read(response: httpx2.Response, most: int, *, short: bool = False) -> bytes:
-    """A body of bounded length; of an error its beginning is enough."""
+    """Read a body of bounded length. With `short`, cut off the rest: the beginning of an error is enough."""
     found, size = [], 0
     async for piece in response.aiter_bytes():
         found.append(piece)
@@ -143,9 +137,9 @@ def _broken(error: Exception, begun: bool, pieces: Accumulator) -> Fault:
 
 
 ANSWERED = ("cut", "malformed", "timeout")
-"""Kinds of failures for which a provider has worked, and may want to be paid."""
+"""Kinds of failures in which the provider worked on the request, and may charge for it."""
 _NEVER = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
-"""Limits that no waiting lifts."""
+"""Quota errors that no wait lifts."""
 _POLICY = ("content_filter", "content_policy_violation", "bio_policy", "misalignment_policy_violation")
 _KINDS = {
     "rate_limit_error": "rate_limited",
@@ -174,7 +168,7 @@ _LONGEST_QUOTE = 300
 
 
 class Fault(Exception):
-    """One attempt that came to nothing. `after` is how long the provider wants to be left alone, in seconds."""
+    """A failed attempt. `after` is the provider's Retry-After, in seconds."""
 
     def __init__(
         self,
@@ -192,15 +186,15 @@ class Fault(Exception):
 
     @property
     def advice(self) -> str:
-        """What helps."""
+        """Advice for the caller, by kind."""
         return _ADVICE[self.kind]
 
 
 def by_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> Fault:
-    """A refusal of the whole request."""
+    """Build the Fault for a response whose HTTP status is not 200."""
     error = _error_in(body)
     kind, names = _kind_of_status(status), _names(error)
-    # A wrong key is quoted in part by some providers; what they say about it is left out.
+    # Some providers quote part of a wrong key, so their message is left out.
     said = "" if status == 401 else _quoted(error)
     retryable = None
     if names.intersection(_POLICY):
@@ -212,10 +206,10 @@ def by_status(status: int, headers: Mapping[str, str], body: bytes, now_ms: int)
 
 
 def by_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
-    """An error in place of an answer, or in the middle of one."""
+    """Build the Fault for an error object sent in place of a reply, or in the middle of one."""
     code = error.get("code")
     if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
-        # Some gateways answer 200 and put the status inside.
+        # Some gateways answer 200 and put the real status into the error.
         return Fault(f"it answered {code}{_quoted(error)}", kind=_kind_of_status(code), status=code, usage=usage)
     names = _names(error)
     kind = next((_KINDS[name] for name in sorted(names) if name in _KINDS), "unavailable")
@@ -233,7 +227,7 @@ def by_error(error: Mapping[str, Any], usage: Usage | None = None) -> Fault:
 
 
 def asked_wait(headers: Mapping[str, str], now_ms: int) -> float | None:
-    """Seconds that a provider asks to be left alone for: as a number, in milliseconds, or until a date."""
+    """Return the seconds of a Retry-After header: a number, milliseconds, or a date; None if there is none."""
     for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = (headers.get(name) or "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
@@ -252,7 +246,7 @@ def _kind_of_status(status: int) -> str:
         return "unauthorised"
     if status in (408, 504):
         return "timeout"
-    # 409 and 425 are about the moment, not about the request.
+    # 409 and 425 depend on the moment, not on the request.
     return "unavailable" if status in (409, 425) or status >= 500 else "rejected"
 
 
@@ -281,7 +275,7 @@ _NO_END = ("in_progress", "queued", "cancelled")
 
 
 def read(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
-    """The message, and why it ended if not by itself; a Fault with the usage if there is none that can be used."""
+    """Return the message, and its finish reason unless it ended normally; raise a Fault with the usage if unusable."""
     usage = usage_of(whole)
     if reply_kind(whole) != form:
         raise Fault("its answer is not of the form that was asked for", kind="malformed", usage=usage)
@@ -303,13 +297,13 @@ def read(whole: dict[str, Any], form: Format) -> tuple[Message, str | None]:
 
 
 def usage_of(whole: dict[str, Any]) -> Usage | None:
-    """What a response says that it used."""
+    """Return the usage that a response reports."""
     model = whole.get("model")
     return read_usage(whole.get("usage"), model if isinstance(model, str) else None)
 
 
 def _finish(whole: dict[str, Any], form: Format) -> str | None:
-    """Why it ended, in the provider's word, unless it was complete; the message's own note has it from here, too."""
+    """Return the provider's finish reason unless the reply is complete; the message's metadata holds the same word."""
     if form == "openai":
         choice = whole["choices"][0] if whole["choices"] else {}
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None
@@ -329,7 +323,7 @@ def _nothing(error: InvalidMessage, finish: str | None, usage: Usage | None) -> 
 
 
 def _held_back(whole: dict[str, Any], form: Format, finish: str | None, usage: Usage | None) -> Message:
-    """A refusal without words, as a message that says so."""
+    """Return a refusal without text as a message that says so."""
     details = whole.get("stop_details")
     said = details.get("explanation") if isinstance(details, dict) else None
     model = whole.get("model")
@@ -354,7 +348,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
 
 
 class CallersError(Exception):
-    """What the listener raised: it is the caller's own, no fault of the model."""
+    """An exception raised by the listener: the caller's own error, not a fault of the model."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -362,7 +356,7 @@ class CallersError(Exception):
 
 
 class Voice:
-    """One listener, or none. `shown` is the text that it has heard and not been told to forget."""
+    """The relay to one listener, or none. `shown` is the text that the listener has received and that was not reset."""
 
     __slots__ = ("_anew", "_heard", "_say", "_texts")
 
@@ -374,11 +368,11 @@ class Voice:
 
     @property
     def shown(self) -> str:
-        """What was said and not taken back."""
+        """The text that was relayed and not reset."""
         return "".join(self._texts)
 
     def say(self, delta: Delta) -> None:
-        """One piece more."""
+        """Relay one delta."""
         if self._anew:
             self._take_back()
         self._heard = True
@@ -387,11 +381,11 @@ class Voice:
         self._give(delta)
 
     def begin_anew(self) -> None:
-        """The next piece is the first of another attempt."""
+        """Mark the next delta as the first of another attempt."""
         self._anew = self._heard
 
     def end(self, message: Message) -> None:
-        """The reply is whole; what came in one piece is said in one."""
+        """Finish the reply; a reply that was not streamed is relayed as one delta."""
         if self._anew:
             self._take_back()
         if self._heard:

@@ -1,11 +1,12 @@
-"""The built-in summary: sentences of the conversation itself, and a line for what each tool did.
+"""The built-in summary: sentences of the conversation itself, and a line for each tool's work.
 
-Needs no model, makes nothing up, and gives the same words for the same messages everywhere. It
-keeps what cannot be guessed again (names, numbers, identifiers, dates, amounts), what was decided,
-wished or forbidden, and what is still open; it drops courtesy and repetition. Never over its limit.
+It needs no model, makes nothing up, and gives the same words for the same messages everywhere. It keeps facts that
+cannot be guessed again (names, numbers, identifiers, dates, amounts), decisions, wishes and prohibitions, and open
+questions; it drops courtesy and repetition. It never exceeds its limit.
 
-Every message is read twice, in time that follows its length; then the strongest sentences, a fixed
-number, are ranked against each other. So the cost is O(text) + O(1), not O(messages²).
+Every message is read twice, in time linear in its length; then a fixed number of the strongest sentences are ranked
+against each other. So the cost is O(text) + O(1), not O(messages²).
+
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ from holdfast.errors import InvalidValue
 from holdfast.records.messages import Message
 
 MOST_SENTENCES = 400
-"""Sentences that are ranked against each other: the strongest by their words."""
+"""The number of sentences that are ranked against each other: the strongest by their words."""
 MOST_ALIKE = 20
-"""Of sentences that differ in their numbers only, as in logs, the newest: they must leave room for others."""
+"""Sentences kept that differ only in their numbers, as in logs, newest first: they must leave room for others."""
 TOOLS = "What tools did:"
 TOOL_SHARE = 0.4
-"""Of the tokens, when tools were called and something was said too."""
+"""The tools' share of the tokens, when tools were called and something was said too."""
 NUMBER = 0.5
-"""What a number weighs when two sentences are compared. Rare as it is, it would make all of them different."""
+"""The weight of a number when two sentences are compared. Numbers are rare, and would make all sentences different."""
 NAME = 0.5
-"""What a name is worth, beside a number or an identifier."""
+"""The worth of a name, compared to a number or an identifier."""
 OPEN, ANSWERED, GOAL, SCRAP = 1.0, -0.5, 1.0, -1.5
-"""For a question that nobody answered, against an assistant's that was; for what a user came for, against scraps."""
+"""Bonuses: an unanswered question; an assistant's answered question; the user's first message; a mere scrap."""
 _SPEAKERS = {"user": 1.4, "assistant": 1.0}
-"""What their facts and wishes weigh. A user's words are the task; instructions are mostly shown elsewhere."""
+"""The weight of each role's facts and wishes. A user's words are the task; instructions are mostly shown elsewhere."""
 _MESSAGE = 1 << 32
-"""Places of sentences: so many for each message."""
+"""The distance between the sentence numbers of two messages."""
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001
 
 
 class Sentence(msgspec.Struct, frozen=True, gc=False):
-    """A sentence, who said it, and where it stands."""
+    """A sentence, the message that it is from, and its position."""
 
     order: int
     message: int
@@ -64,12 +65,12 @@ class Sentence(msgspec.Struct, frozen=True, gc=False):
 
 
 def estimate(text: str) -> int:
-    """Tokens of a text when no tokenizer was given: high for most languages."""
+    """Estimate the tokens of a text when no tokenizer was given: high for most languages."""
     return len(text) // 3 + 1
 
 
 class ExtractiveSummarizer:
-    """Summarises without a model. `count` says how many tokens a text has."""
+    """A summarizer without a model. `count` returns the number of tokens of a text."""
 
     name = "extractive"
 
@@ -77,7 +78,7 @@ class ExtractiveSummarizer:
         self._count = count
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
-        """A summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
+        """Return a summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InvalidValue(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}.")
         present = [message for message in messages if not message.erased]
@@ -110,14 +111,14 @@ class ExtractiveSummarizer:
                 bonus += OPEN if not answered else ANSWERED if role == "assistant" else 0.0
             vector = {term: _topic(term, lexicon) for word in words(sentence.text) for term in terms(word)}
             bonus += SCRAP if len(vector) < 2 else 0.0
-            # One more for the break before it: counts of parts are a little less than the count of the whole.
+            # One more for the line break: counts of parts are a little less than the count of the whole.
             cost = self._count(f"{speaker(present[sentence.message])}: {sentence.text}") + 1
             facts = {fact: weight * worth for fact, worth in _facts(sentence.text, known).items()}
             found.append(Candidate(vector=unit(vector), facts=facts, bonus=bonus, cost=cost))
         return found
 
     def _within(self, picked: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
-        """The summary in words, less what was chosen last if the whole counts more than its parts."""
+        """Render the summary, dropping the last choices if the whole counts more than its parts."""
         picked, did = list(picked), list(did)
         while picked or did:
             text = _written(picked, did, present)
@@ -127,7 +128,7 @@ class ExtractiveSummarizer:
         return ""
 
     def _least(self, said: list[Sentence], did: list[Note], present: Sequence[Message], most: int) -> str:
-        """Where not even one sentence fits: the beginning of the best."""
+        """Return the beginning of the best sentence, where not even one sentence fits."""
         if said:
             best = max(said, key=lambda sentence: (sum(_facts(sentence.text, frozenset()).values()), -sentence.order))
             line = fit(f"{speaker(present[best.message])}: {best.text}", most, self._count)
@@ -136,7 +137,7 @@ class ExtractiveSummarizer:
 
 
 def _strongest(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
-    """The sentences worth a closer look, in order, each said once."""
+    """Return the sentences worth a closer look, in order, without repetitions."""
 
     def weighed() -> Iterator[tuple[float, int, int, str]]:
         alike: dict[int, int] = {}
@@ -156,23 +157,23 @@ def _strongest(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
 
 
 def _facts(text: str, known: frozenset[str]) -> dict[str, float]:
-    """What a sentence tells that cannot be guessed, by worth."""
+    """Return the words of a sentence that cannot be guessed, with their worth."""
     found = {word: worth(word) or (NAME if word in known else 0.0) for word in words(text)}
     return {word.lower().strip("_'"): value for word, value in found.items() if value}
 
 
 def _topic(term: str, lexicon: Lexicon) -> float:
-    """What a term says about what a sentence is about: a number is rare, and says nothing about that."""
+    """Return the weight of a term for a sentence's topic: a number is rare, but says nothing about the topic."""
     return NUMBER if any(map(str.isdigit, term)) else lexicon.rarity(term)
 
 
 def _meaning(text: str) -> float:
-    """What the words of a sentence say for it (a decision, a wish, a limit) or against it (courtesy)."""
+    """Return the weight of words that speak for a sentence (decision, wish, limit) or against it (courtesy)."""
     return max(-1.0, min(2.4, 0.7 * sum(map(signal, dict.fromkeys(words(text))))))
 
 
 def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list[Note]:
-    """The notes that matter most within a share, in order of weight, so that the least comes off first."""
+    """Return the most important notes within a share, heaviest first, so that the lightest is dropped first."""
     most -= count(TOOLS) + 1
     picked = []
     for note in sorted(did, key=lambda note: (-note.value, -note.order)):
@@ -183,7 +184,7 @@ def _pick_notes(did: list[Note], most: int, count: Callable[[str], int]) -> list
 
 
 def _written(picked: list[Sentence], did: list[Note], present: Sequence[Message]) -> str:
-    """Sentences as they were said, a line for each message, then what the tools did."""
+    """Render sentences as they were said, one line for each message, then the tools' notes."""
     lines: dict[int, str] = {}
     before = -1
     for sentence in sorted(picked, key=lambda sentence: sentence.order):

@@ -1,9 +1,9 @@
-"""A language model over HTTP: one request, asked again while waiting may cure what went wrong.
+"""The shared HTTP model adapter: one request, retried while waiting may cure the failure.
 
-Waits are bounded, answers are limited in size, redirects are not followed, and the key is in the request's headers
-and nowhere else: not in a name, not in an error. What was used is counted over all attempts, also when they fail.
+Address, key and timeouts are checked before anything is sent. Waits are bounded, responses are limited in size, and
+redirects are not followed. The API key is sent in the request headers and appears nowhere else: in no name and no
+error. Usage is summed over all attempts, failed ones included.
 
-What says where a model is and how it is reached, checked before anything is sent there.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from holdfast.system import SystemClock, SystemIds
 TIMEOUT, ATTEMPTS, PATIENCE = 120.0, 8, 60.0
 SHORTEST_WAIT = 0.5
 MOST_ANSWERED = 3
-"""Attempts that a provider has worked for: nonsense is not bought for ever."""
+"""Attempts that the provider worked on, and may charge for, before the call fails."""
 
 
 class How(TypedDict, total=False):
-    """What every adapter's constructor takes, besides what is its own."""
+    """The constructor options that all adapters share."""
 
     base_url: str | None
     api_key: str | None
@@ -53,11 +53,11 @@ class How(TypedDict, total=False):
 
 
 class HttpModel:
-    """What all adapters share.
+    """The part that all adapters share.
 
-    `timeout` is how many seconds of silence end an attempt, `patience` for how many seconds after its beginning a
-    call is tried again (once it is in any case), `attempts` how often at most. `options` go into every request as
-    they are; None takes one out. `headers` are for gateways that want their own.
+    `timeout` is the number of seconds of silence that end an attempt. `patience` is the number of seconds after the
+    start of a call in which it is retried (the first retry may come later), `attempts` the most attempts. `options`
+    go into every request unchanged; None removes one. `headers` are extra headers, as some gateways need them.
     """
 
     form: ClassVar[Format]
@@ -98,11 +98,11 @@ class HttpModel:
 
     @property
     def name(self) -> str:
-        """What requests call it."""
+        """The model's name in requests."""
         return self._model
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
-        """Ask until there is an answer, or none is to be expected; then ModelFailed says why."""
+        """Call the model, retrying while that may help; raise ModelFailed with the reason if there is no reply."""
         self._check_key()
         body = msgspec.json.encode(self._body(asked))
         headers = self._headers_for(asked.call)
@@ -116,7 +116,7 @@ class HttpModel:
                 raise stray.error from None
             except Fault as caught:
                 fault = caught
-            # Raised out here, so that no error of the driver hangs on it: those hold the request with its key.
+            # Raised outside the except block: a driver's error as context would hold the request with its key.
             used = _sum(used, fault.usage)
             answered += fault.kind in ANSWERED
             wait = None if answered >= MOST_ANSWERED else self._wait(fault, attempt, began)
@@ -127,12 +127,12 @@ class HttpModel:
         raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
-        """Let go of the connections. Closing twice is fine."""
+        """Close the connections of the running event loop. Closing twice is fine."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
 
-    # what an adapter says
+    # Hooks for adapters
 
     def _body(self, asked: ModelCall) -> dict[str, Any]:
         raise NotImplementedError
@@ -147,11 +147,11 @@ class HttpModel:
         return whole
 
     def _chosen(self, asked: ModelCall, **fixed: Any) -> dict[str, Any]:
-        """The options of a request: the adapter's own, the model's, the call's, without those that are None."""
+        """Return a request's options: the adapter's own, the model's, then the call's, without those that are None."""
         options = {**fixed, **self._options, **asked.options}
         return {name: value for name, value in options.items() if value is not None}
 
-    # one attempt
+    # One attempt
 
     async def _once(
         self, body: bytes, headers: dict[str, str], asked: ModelCall, voice: Voice
@@ -164,7 +164,7 @@ class HttpModel:
         return message, finish, usage_of(whole)
 
     def _client(self) -> httpx2.AsyncClient:
-        """Connections belong to the event loop in which they were opened, so each loop has its own."""
+        """Return the client of the running event loop. Connections belong to the loop in which they were opened."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
@@ -174,7 +174,7 @@ class HttpModel:
         return client
 
     def _headers_for(self, call: str) -> dict[str, str]:
-        # Answers as they are: an unpacked one could be larger than any limit.
+        # No compression: a response could unpack to more than any size limit.
         made = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key:
             made |= self._key_headers(self._key)
@@ -182,10 +182,10 @@ class HttpModel:
             made["Idempotency-Key"] = call
         return {**made, **self._headers}
 
-    # when it fails
+    # Failures
 
     def _wait(self, fault: Fault, attempt: int, began: float) -> float | None:
-        """How long until the next attempt; None if there is to be none."""
+        """Return the seconds until the next attempt; None if there is to be none."""
         if not fault.retryable or attempt >= self._attempts:
             return None
         left = self._patience - (self._clock.monotonic() - began)
@@ -214,7 +214,7 @@ class HttpModel:
             text = text.replace(secret, "…") if secret and len(secret) > 3 else text
         return text
 
-    # what it was given
+    # Constructor arguments
 
     def _check_key(self) -> None:
         if not self._key and not self._headers and self._url.startswith(self.address):
@@ -239,12 +239,12 @@ def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates of this machine, read once: it takes longer than a request."""
+    """Return the machine's certificates, read once: loading takes longer than a request."""
     return httpx2.create_ssl_context()
 
 
 def checked_url(url: str, example: str) -> str:
-    """An address that can be asked, with nothing in it that belongs elsewhere."""
+    """Return the address if it is a plain http(s) URL with a host and without credentials, query or fragment."""
     wrong = f"A model's address is like {example}"
     try:
         parts = urlsplit(url)
@@ -259,7 +259,7 @@ def checked_url(url: str, example: str) -> str:
 
 
 def checked_key(key: Any, name: str) -> str:
-    """A key or another header's value that can be sent; empty if there is none."""
+    """Return a key, or another header's value, that can be sent; empty if there is none."""
     if key is None or key == "":
         return ""
     if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key.strip() != key:
@@ -268,7 +268,7 @@ def checked_key(key: Any, name: str) -> str:
 
 
 def seconds(value: Any, name: str, least: float) -> float:
-    """A time that somebody may have to wait."""
+    """Return a duration in seconds between `least` and one day."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 86_400:
         raise InvalidValue(f"{name} must be seconds, from {least:g} to 86400, not {value!r:.40}.")
     return float(value)

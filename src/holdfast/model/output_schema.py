@@ -1,7 +1,8 @@
-"""The JSON schema that a reply must fit, as providers want it.
+"""The JSON schema that a reply must fit, in the form that providers accept.
 
-Providers want an object at the root, and no unknown fields; strictness also that every field is required. Not every
-host heeds a schema. Whether a reply fits is for the caller to say, by the type that the schema was made from.
+Providers want an object at the root and no unknown fields; strict mode also wants every field required. Not every host
+enforces a schema. The caller checks the reply against the type that the schema was made from.
+
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "answer"
-"""What the schema is called in requests, and the tool that takes the answer where there is no other way."""
+"""The schema's name in requests, and that of the tool that takes the answer where no output format exists."""
 _DEEPEST = 64
 _NAMED = ("properties", "$defs", "definitions")
-"""Under these stand names of the caller's, which mean nothing by themselves."""
+"""Keywords whose values map the caller's own names to schemas."""
 _LIMITS = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
@@ -20,24 +21,24 @@ _LIMITS = (
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema with its root in place and unknown fields ruled out, unless it says something about them."""
+    """Return the schema with its root reference inlined and unknown fields forbidden, unless it mentions them."""
     root = dict(schema)
     found = _followed(root, schema, 0)
     if "$ref" in root and found is not root:
-        # A root that only points somewhere is refused.
+        # Providers refuse a root that is only a reference.
         root = {**{key: value for key, value in root.items() if key != "$ref"}, **found}
     made = _closed(root, 0)
     return made if isinstance(made, dict) else root
 
 
 def without_limits(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same for a provider that refuses limits: what they say is said in words, and checked by the caller."""
+    """Return the schema for providers that refuse limits: they move to the description, and the caller checks them."""
     made = _unlimited(schema, 0)
     return made if isinstance(made, dict) else schema
 
 
 def is_strict(schema: dict[str, Any]) -> bool:
-    """Whether a schema has only what a provider's strict mode takes: objects with every field required."""
+    """Return True if a schema has only what strict mode accepts: objects with every field required."""
     return schema.get("type") == "object" and _is_strict(schema, 0)
 
 
@@ -102,7 +103,7 @@ def _is_strict(schema: Any, depth: int) -> bool:
 
 
 def _followed(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
-    """What a reference leads to, within the same schema."""
+    """Return the schema that a reference within the same document leads to."""
     if not isinstance(schema, dict):
         return {}
     address = schema.get("$ref")

@@ -1,26 +1,27 @@
-"""List prices by the names of models, as OpenAI and Anthropic published them until 15 November 2026.
+"""List prices by model name, as OpenAI and Anthropic published them until 15 November 2026.
 
-Each row is what a token costs in billionths of a US dollar (a dollar for a million tokens is 1 000): input, input read
-from the cache, input written to the cache, output. Where a provider takes more for long prompts, a second row says
-above how many input tokens, and what all tokens of such a call cost then; None if that is not known.
+Each row holds prices per token in billionths of a US dollar (a dollar per million tokens is 1 000): input, input read
+from the cache, input written to the cache, output. Where a provider charges more for long prompts, the row also holds
+the number of input tokens above which it does, and the prices of all tokens of such a call; None if unknown.
 
-These are the makers' standard prices. Batches, faster or slower tiers, regions and other hosts have prices of their
-own, and so has a cache that is kept for longer than five minutes: `register_price` and `open(prices=…)` say better.
-Dots in names are dashes here, since hosts write both.
+These are the makers' standard prices. Batches, faster or slower tiers, regions, other hosts and caches kept for longer
+than five minutes have prices of their own: set those with `register_price` or `open(prices=…)`. Dots in names are
+dashes here, since hosts write both.
+
 """
 
 from __future__ import annotations
 
 Rates = tuple[int, int, int, int]
 Row = tuple[Rates, int | None, Rates | None]
-"""What tokens cost; above how many of input they cost more, and how much."""
+"""The prices, the number of input tokens above which a call costs more, and the prices of such a call."""
 
 LONG = 272_000
-"""Input tokens above which OpenAI charges the whole call twice for input, and half as much again for output."""
+"""Input tokens above which OpenAI charges a whole call twice for input and half as much again for output."""
 
 
 def _openai(input: int, cached: int, output: int, write: int | None = None) -> Row:
-    """Until GPT-5.6, what is written to the cache costs what input costs."""
+    """Build a row. Until GPT-5.6, writing to the cache costs as much as input."""
     return (input, cached, input if write is None else write, output), None, None
 
 
@@ -30,7 +31,7 @@ def _long(row: Row) -> Row:
 
 
 def _flat(input: int, output: int) -> Row:
-    """Without a price of its own for what is cached."""
+    """Build a row without separate prices for cached tokens."""
     return (input, input, input, output), None, None
 
 

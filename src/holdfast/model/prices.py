@@ -1,19 +1,17 @@
-"""What a call cost, from the tokens that it used and a table of list prices; never a guess.
+"""The cost of a call, from its token usage and a table of list prices; never a guess.
 
-A model is found as in `models.py`, by its longest known beginning. In the table of this release (`price_list.py`, which
-says of when it is) only a date or a release may follow such a beginning: `gpt-4o-2024-08-06` costs what `gpt-4o` costs,
-but what `gpt-4o-audio-preview` or a fine-tuned model costs is not known. Own prices hold for all names that begin so,
-unless the table knows more of a name: one for `gpt-4o` is not one for `gpt-4o-mini`, nor for `ft:gpt-4o`.
+A model is found as in `registry.py`, by its longest known prefix. In this release's table (`price_list.py`, which
+states its date) only a date or a release may follow the prefix: `gpt-4o-2024-08-06` costs what `gpt-4o` costs, but the
+price of `gpt-4o-audio-preview` or of a fine-tuned model is unknown. Own prices hold for all names with their prefix,
+unless the table has a longer prefix for the name: a price for `gpt-4o` is none for `gpt-4o-mini`, nor for `ft:gpt-4o`.
 
-Amounts are whole numbers throughout: prices in trillionths of a dollar for a token, costs in billionths, rounded once.
-`usage.input` includes what was read from and written to a cache; each is charged by its own price and by no other. A
-cost is that of one call: where long prompts cost more, two calls do not cost what one with the tokens of both would.
+A client may be given prices as a mapping, which extends the list prices, or as a function of (model, usage), which
+replaces them: it returns the cost of one call in dollars, or None for unknown.
 
-The prices that a client was given: a mapping beside the table of list prices, or a function in place of it.
+Amounts are whole numbers throughout: prices in trillionths of a dollar per token, costs in billionths, rounded once.
+`usage.input` includes tokens read from and written to a cache; each token is charged at exactly one price. A cost is
+that of one call: where long prompts cost more, two calls do not cost as much as one call with the tokens of both.
 
-A mapping goes from beginnings of models' names to prices in US dollars for a million tokens; a model that is not in it
-has its list price. A function of (model, usage) gives the cost of one call in dollars, and None if it does not know:
-then nobody does. What it raises, and what is no amount, is for `flow/stack/pricing.py`, where it costs a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from holdfast.model.registry import begins, plain_name
 from holdfast.records.usage import NANO_USD, Usage
 
 MOST_USD: Final = 1_000_000
-"""For a million tokens, and for one call: more is a mistake."""
+"""The highest price per million tokens, and the highest cost of one call: more is a mistake."""
 _PICO: Final = 1_000
 _MILLION: Final = 1_000_000
 _RELEASE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest|v\d+(?::\d+)?))*")
@@ -42,7 +40,7 @@ _TUNED: Final = "ft:"
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What tokens of one model cost, each in trillionths of a US dollar: so that no price is rounded."""
+    """The prices of one model's tokens, each in trillionths of a US dollar, so that no price is rounded."""
 
     input: int
     cached_input: int
@@ -50,7 +48,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     output: int
 
     def of(self, usage: Usage) -> int:
-        """What a call cost, in billionths of a dollar."""
+        """Return the cost of a call in billionths of a dollar."""
         fresh = max(usage.input - usage.cached_input - usage.cache_write, 0)
         total = fresh * self.input + usage.cached_input * self.cached_input
         total += usage.cache_write * self.cache_write + usage.output * self.output
@@ -62,10 +60,10 @@ _added: dict[str, Price] = {}
 
 
 def cost_of(usage: Usage, model: str | None, own: Own | None = None) -> int | None:
-    """What a call cost in billionths of a US dollar; None if no price is known for its model.
+    """Return the cost of a call in billionths of a US dollar; None if no price is known for its model.
 
-    `model` is the one that was called, `usage.model` the one that says it answered. Own prices of either come first,
-    then the table's for the one that answered.
+    `model` is the model that was called, `usage.model` the one that answered by its own account. Own prices for either
+    come first, then the list price of the one that answered.
     """
     mine = {**_added, **own} if own else _added
     for name in (model, usage.model):
@@ -89,10 +87,10 @@ def register_price(
     cached_input: float | Decimal | None = None,
     cache_write: float | Decimal | None = None,
 ) -> None:
-    """Say in this process what models cost whose names begin so, in US dollars for a million tokens.
+    """Set the price of models whose names begin with `prefix`, in US dollars per million tokens, in this process.
 
-    Takes the place of the list price, and of what was said before. What is read from or written to a cache costs as
-    much as other input unless it is said.
+    Replaces the list price and an earlier call. Tokens read from or written to a cache cost as much as other input
+    unless their prices are given.
     """
     _added[prefix_of(prefix)] = price(
         {"input": input, "output": output, "cached_input": cached_input, "cache_write": cache_write}
@@ -100,7 +98,7 @@ def register_price(
 
 
 def prefix_of(given: object) -> str:
-    """The beginning of models' names in the table's spelling; refuses what begins none."""
+    """Return a name prefix in the table's spelling; refuse an empty one."""
     plain = _spelled(given) if isinstance(given, str) else ""
     if plain in ("", _TUNED):
         raise InvalidValue("A price is for models by the beginning of their names, which must not be empty.")
@@ -108,7 +106,7 @@ def prefix_of(given: object) -> str:
 
 
 def price(given: object) -> Price:
-    """A price as callers write it: input and output, perhaps cached_input and cache_write, in dollars for a million."""
+    """Parse a price as callers write it: a mapping with input and output, perhaps cached_input and cache_write."""
     names = Price.__struct_fields__
     if not isinstance(given, Mapping) or not set(given) <= set(names) or not {"input", "output"} <= set(given):
         raise InvalidValue(
@@ -120,7 +118,7 @@ def price(given: object) -> Price:
 
 
 def nano(usd: object) -> int:
-    """An amount of dollars in billionths; refuses what is none."""
+    """Convert an amount of dollars to billionths; refuse anything else."""
     return round(_amount(usd, "A cost") * NANO_USD)
 
 
@@ -143,7 +141,7 @@ def _amount(value: object, what: str) -> Decimal:
 
 
 def _spelled(name: str) -> str:
-    """A name as it is looked up: one that was tuned costs more than the model that it was made of."""
+    """Return the name to look up; fine-tuned models get a prefix, since they cost more than their base model."""
     tuned = _TUNING.search(name.strip().lower()) is not None
     return (_TUNED if tuned else "") + plain_name(name)
 
@@ -161,7 +159,7 @@ def _own(plain: str, prices: Own) -> Price | None:
 
 @lru_cache(maxsize=256)
 def _listed(name: str) -> Row | None:
-    """The row of a model: of the name itself, or of the same model without its date and release."""
+    """Return the table row of a model, ignoring a date or release at the end of its name."""
     plain = _spelled(name)
     prefix = _longest(plain, PRICES)
     if prefix is None or not _RELEASE.fullmatch(plain, len(prefix)):
@@ -175,7 +173,7 @@ def _price(rates: Rates) -> Price:
 
 
 def prices(given: object) -> Callable[[str | None, Usage], int | None]:
-    """What was given as one kind of thing; refuses what can give no prices."""
+    """Make a price function from the mapping or function that was given; refuse anything else."""
     if isinstance(given, Mapping):
         return _Beside(given)
     if not callable(given) or isinstance(given, type) or _awaited(given):
@@ -191,7 +189,7 @@ def _awaited(given: Callable[..., Any]) -> bool:
 
 
 class _Beside:
-    """Own prices of some models; others cost what the table says."""
+    """Own prices for some models; all others have their list price."""
 
     def __init__(self, given: Mapping[Any, Any]) -> None:
         self._own = {prefix_of(prefix): price(row) for prefix, row in given.items()}
@@ -201,7 +199,7 @@ class _Beside:
 
 
 class _Instead:
-    """A function that knows what calls cost."""
+    """A caller's function that prices calls."""
 
     def __init__(self, given: Callable[..., Any]) -> None:
         self._given = given
@@ -209,5 +207,5 @@ class _Instead:
     def __call__(self, model: str | None, usage: Usage) -> int | None:
         found = self._given(model, usage)
         if inspect.iscoroutine(found):
-            found.close()  # Nobody will await it, and Python would say so later, elsewhere.
+            found.close()  # It is never awaited, and Python would warn about that later, elsewhere.
         return None if found is None else nano(found)

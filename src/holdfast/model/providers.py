@@ -1,18 +1,14 @@
-"""Chat completions of OpenAI, and of the many hosts that speak the same: `POST <address>/chat/completions`.
+"""The models of OpenAI, Anthropic and compatible hosts, and the choice of one by a text.
 
-OpenAI's Responses: `POST <address>/responses`.
+    OpenAIChat          POST <address>/chat/completions, also for the many compatible hosts
+    OpenAIResponses     POST <address>/responses; reasoning arrives encrypted, is journaled, and goes back unaltered
+    AnthropicMessages   POST <address>/messages
 
-Of a model that reasons nothing is kept at the provider: its reasoning comes encrypted, is journaled as it is, and
-goes back unaltered with the next request.
+A text is `openai:gpt-5-mini`, `responses:gpt-5`, `anthropic:claude-sonnet-4-5` or a known model name. After an `@`
+comes the address of a compatible host, as in `openai:qwen3@https://models.example.com/v1`. A reply that must fit a
+schema is requested by an output format or, for Anthropic's models without that, by a tool that takes the answer and
+whose input becomes the text of the message: callers see the same either way.
 
-Anthropic's Messages: `POST <address>/messages`.
-
-An answer that must fit a schema is asked for by an output format, or, of models that know none, by a tool that takes
-the answer. What is given to that tool comes back as the text of the message: callers see the same either way.
-
-A model by a text: `openai:gpt-5-mini`, `responses:gpt-5`, `anthropic:claude-sonnet-4-5`, or a name that is known.
-
-Behind an `@` stands the address of another host that speaks the same, as in `openai:qwen3@https://models.example.com/v1`.
 """
 
 from __future__ import annotations
@@ -30,14 +26,14 @@ from holdfast.model.registry import model_info
 from holdfast.records.models import ModelCall
 
 _NEW_NAMES = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")
-"""Models that take max_completion_tokens only."""
+"""Models that accept only max_completion_tokens."""
 
 
 class OpenAIChat(HttpModel):
-    """`OpenAIChat("gpt-5-mini")`; the key is `api_key`, or the environment's OPENAI_API_KEY.
+    """A chat completions model: `OpenAIChat("gpt-5-mini")`. The key is `api_key`, or the variable OPENAI_API_KEY.
 
     For other hosts give `base_url`, as in `https://models.example.com/v1`; they may need no key. Options have OpenAI's
-    names; `max_tokens`, and `reasoning` as in "low", are put as the model wants them.
+    names; `max_tokens`, and `reasoning` such as "low", are translated for the model.
     """
 
     form: ClassVar[Format] = "openai"
@@ -57,7 +53,7 @@ class OpenAIChat(HttpModel):
             told = {"name": NAME, "schema": schema, "strict": is_strict(schema)}
             options["response_format"] = {"type": "json_schema", "json_schema": told}
         if self._stream:
-            # Without this a streamed reply says nothing of what it used.
+            # Without this a streamed reply reports no usage.
             options["stream_options"] = {"include_usage": True}
         return {**options, **asked.pack.to_openai(), "model": self.name, "stream": self._stream}
 
@@ -67,10 +63,10 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 
 class OpenAIResponses(HttpModel):
-    """`OpenAIResponses("gpt-5")`; the key is `api_key`, or the environment's OPENAI_API_KEY.
+    """A Responses model: `OpenAIResponses("gpt-5")`. The key is `api_key`, or the variable OPENAI_API_KEY.
 
-    Options have the names of Responses; `max_tokens`, and `reasoning` as in "low", are put in its words. `store=True`
-    among the options lets OpenAI keep the replies.
+    Options have the names of the Responses API; `max_tokens`, and `reasoning` such as "low", are translated. The option
+    `store=True` lets OpenAI keep the replies.
     """
 
     form: ClassVar[Format] = "responses"
@@ -95,17 +91,17 @@ class OpenAIResponses(HttpModel):
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 16_000
-"""How long a reply may get unless told otherwise; it must be said in every request."""
+"""The default length limit of a reply; every request must state one."""
 _NO_FORMAT = re.compile(r".*claude-(?:[123]|instant|(?:opus|sonnet)-4(?:-0|-2025\d{4})?$)")
-"""Models from before output formats."""
+"""Models older than output formats."""
 _TOLD = "Give your answer with this tool, and with nothing else, once you know it."
 
 
 class AnthropicMessages(HttpModel):
-    """`AnthropicMessages("claude-sonnet-4-5")`; the key is `api_key`, or the environment's ANTHROPIC_API_KEY.
+    """A Messages model: `AnthropicMessages("claude-sonnet-4-5")`. The key is `api_key`, or ANTHROPIC_API_KEY.
 
-    `structured` says how an answer that must fit a schema is asked for: `format`, `tool`, or what the model knows.
-    Options have Anthropic's names; `reasoning` as in "low" is its effort.
+    `structured` selects the way to request a reply that must fit a schema: `format`, `tool`, or by default the one that
+    the model supports. Options have Anthropic's names; `reasoning` such as "low" is its effort.
     """
 
     form: ClassVar[Format] = "anthropic"
@@ -137,7 +133,7 @@ class AnthropicMessages(HttpModel):
         return {"anthropic-version": VERSION, **super()._headers_for(call)}
 
     def _rooted(self, url: str) -> str:
-        # Its SDK takes the address without the version, so both are understood.
+        # Anthropic's SDK takes the address without the version, so both forms are accepted.
         return url if re.search(r"/v\d+$", url) else f"{url}/v1"
 
     def _body(self, asked: ModelCall) -> dict[str, Any]:
@@ -157,7 +153,7 @@ class AnthropicMessages(HttpModel):
         others = list(shown.get("tools") or ())
         name = _answer_tool(others)
         shown["tools"] = [*others, {"name": name, "description": _TOLD, "input_schema": schema}]
-        # With other tools it must call one, be it the one that takes the answer.
+        # With other tools present, the model must call some tool; the answer tool is one of them.
         options["tool_choice"] = {"type": "any"} if others else {"type": "tool", "name": name}
 
     def _tool_of(self, asked: ModelCall) -> str | None:
@@ -173,7 +169,7 @@ class AnthropicMessages(HttpModel):
 
 
 def _answer_tool(others: Any) -> str:
-    """A name for the tool that takes the answer which no other tool has."""
+    """Return a name for the answer tool that no other tool has."""
     taken = {tool.get("name") for tool in others if isinstance(tool, dict)}
     name = NAME
     while name in taken:
@@ -193,7 +189,7 @@ _WRITE = (
 
 
 def model_from(text: str, **how: Unpack[How]) -> HttpModel:
-    """The model that a text names; `how` goes to its constructor."""
+    """Create the model that a text names; `how` goes to its constructor."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue(f"A model is named by text, not by {text!r:.40}. {_WRITE}")
     named, at, address = text.strip().partition("@")

@@ -1,10 +1,11 @@
-"""Recorded: a real model's replies in a file, so that tests ask it once and then need no network and no key.
+"""Recorded: a real model's replies in a file, so that tests call it once and then need no network and no key.
 
-Each line is a reply under the digest of its request, and the beginning of what was asked, for people to read. The
-digest is of the request as it would be sent, with the model's name, the schema of the reply and the options, in
-canonical JSON. What holdfast makes anew in each run (ULIDs, the marks around data) counts by where it first stands,
-in the request and in the reply, so that the same program finds its recording in another journal. No more of the
-request is kept, and no header or key: the file can be committed with the tests.
+Each line holds a reply, the digest of its request, and the beginning of the user's message for human readers. The
+digest covers the request as it would be sent, with the model's name, the schema of the reply and the options, in
+canonical JSON. Values that holdfast generates in each run (ULIDs, the marks around data) are replaced by the order of
+their first appearance, in the request and in the reply, so that the same program finds its recording in another
+journal. Nothing else of the request is kept, and no header or key: the file can be committed with the tests.
+
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from holdfast.records.models import Delta, ModelCall, ModelReply
 
 MODES: Final = ("auto", "record", "replay")
 SECRET: Final = frozenset({"api_key", "extra_headers", "headers", "timeout"})
-"""Options that are about the connection: they are in no digest."""
+"""Options that concern the connection: they are left out of the digest."""
 _ABOUT: Final = 60
 _MADE_ANEW: Final = late(
     r"(?<![0-9A-Za-z])[0-7][0-9A-HJKMNP-TV-Z]{25}(?![0-9A-Za-z])|(?<=<data )[0-9]{9}(?=>)|(?<=</data )[0-9]{9}(?=>)",
@@ -47,7 +48,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded:
-    """A model whose replies are kept in a file and given again.
+    """A model whose replies are kept in a file and replayed.
 
     | mode | a request that is in the file | one that is not |
     |---|---|---|
@@ -72,7 +73,7 @@ class Recorded:
         return self._model if isinstance(self._model, str) else self._model.name
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
-        """The reply that is kept, or the model's, which is kept from now on."""
+        """Return the recorded reply, or the model's own, which is then recorded."""
         digest, made = digest_of(self.name, asked)
         known = self._known.get(digest) if self._mode != "record" else None
         if known is not None:
@@ -95,18 +96,18 @@ class Recorded:
             await self._model.close()
 
     def _keep(self, line: _Line) -> None:
-        """One write of a whole line, so that several processes can record side by side."""
+        """Append one line in a single write, so that several processes can record at the same time."""
         self._known[line.request] = line.reply
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b", buffering=0) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            # Half a line, from a process that was killed there, stays a line of its own.
+            # A partial line, left by a process that was killed, stays a line of its own.
             begin = b"" if file.read(1) in (b"", b"\n") else b"\n"
             file.write(begin + _CANONICAL.encode(line) + b"\n")
 
 
 def digest_of(name: str, asked: ModelCall) -> tuple[str, list[str]]:
-    """A name for a request that is the same in every run, and what in it was made anew in this one."""
+    """Return the digest of a request, the same in every run, and the values in it that this run generated."""
     options = {key: value for key, value in asked.options.items() if key not in SECRET}
     request: Mapping[str, Any] = asked.pack.to_openai()
     whole = {"model": name, "output": asked.output, "options": plain(options), "request": request}
@@ -120,7 +121,7 @@ def digest_of(name: str, asked: ModelCall) -> tuple[str, list[str]]:
 
 
 def _kept(reply: ModelReply, made: list[str]) -> dict[str, Any]:
-    """A reply as data, in which what was made anew has the number that it has in the request."""
+    """Encode a reply as data, with generated values replaced by their numbers in the request."""
     numbers = {each: number for number, each in enumerate(made)}
 
     def numbered(found: re.Match[str]) -> str:
@@ -139,7 +140,7 @@ def _replayed(kept: dict[str, Any], made: list[str]) -> ModelReply:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """The replies of a file, the newest for each request. A line that was cut off is passed over."""
+    """Read the replies of a file, the newest for each request. A line that was cut off is skipped."""
     known: dict[str, dict[str, Any]] = {}
     for number, text in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
         try:

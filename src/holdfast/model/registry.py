@@ -1,18 +1,15 @@
-"""What is known about models by their names: provider, tokenizer, window, and what to keep free for the reply.
+"""The model registry: provider, tokenizer, context window and reply reserve of a model, looked up by its name.
 
-A name is looked up by its longest known beginning, after the names of those who host it are taken
-off, so `openai/gpt-4o-2024-08-06`, `ft:gpt-4o-mini:shop::1` and `us.anthropic.claude-sonnet-4-5-…`
-are found. A model that is not known gets a window that nearly all have, and an upper estimate.
+A name is looked up by its longest known prefix, after host prefixes are removed, so `openai/gpt-4o-2024-08-06`,
+`ft:gpt-4o-mini:shop::1` and `us.anthropic.claude-sonnet-4-5-…` are found. An unknown model gets a window that nearly
+all models have, and an upper estimate of tokens. The table describes families as their providers did in November 2026:
+provider, tokenizer, window, longest reply, and the input limit where a provider accepts less than the rest of the
+window. Dots in names are dashes there, since hosts write both; `register_model` overrides a row.
 
-The reply's reserve is the longest reply that the model gives, but at most a quarter of the window:
-a reply is rarely that long, and a window must hold a conversation. Where a provider takes less than
-the rest as input, the reserve is larger, so that `input_budget` is always something it accepts.
+The reply reserve is the model's longest reply, but at most a quarter of the window: a reply is rarely that long, and a
+window must hold a conversation. Where a provider accepts less input than the rest of the window, the reserve is
+larger, so that the provider always accepts `input_budget`.
 
-Families of models by the beginning of their names, as their providers describe them in November 2026.
-
-Each has a provider, a tokenizer, a window, the longest reply, and the most input where a provider
-takes less than the rest. Dots in names are dashes here, since hosts write both. Where a family has
-windows of several sizes, a small one stands here: `register_model` says better.
 """
 
 from __future__ import annotations
@@ -34,12 +31,12 @@ Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
 ESTIMATE = f"estimate:{USUAL:g}"
 _CLAUDE = "estimate:1.6"
-"""Up to 4.6: a third more tokens than OpenAI's for code, a sixth for prose, as others measured."""
+"""Up to 4.6: by published measurements, a third more tokens than OpenAI's for code and a sixth more for prose."""
 _CLAUDE_NEW = "estimate:2"
-"""From 4.7: up to 1.47 times as many as before."""
+"""From 4.7: up to 1.47 times as many tokens as before."""
 
 _OLD = "estimate:2"
-"""Vocabularies of 32,000 entries, poor in everything that is not English."""
+"""For vocabularies of 32,000 entries, which are poor in everything except English."""
 _O200K, _CL100K = "o200k_base", "cl100k_base"
 
 FAMILIES: dict[str, Family] = {
@@ -137,7 +134,7 @@ FAMILIES: dict[str, Family] = {
 
 
 UNKNOWN_WINDOW = 128_000
-"""Assumed of a model that is not known: the smallest that is usual."""
+"""The window assumed for an unknown model: the smallest common one."""
 UNKNOWN_REPLY = 16_384
 _HOSTS = re.compile(
     r"^(?:[a-z-]+\.)?(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
@@ -160,7 +157,7 @@ _added: dict[str, ModelInfo] = {}
 
 
 def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> ModelInfo:
-    """What is known about a model; `overrides` are the caller's own window, reply_reserve, tokenizer or provider."""
+    """Return a model's description; `overrides` are the caller's own window, reply_reserve, tokenizer or provider."""
     if name is not None and not isinstance(name, str):
         raise InvalidValue(f"A model is given by its name, not as {type(name).__name__}.")
     found = _found(name or "")
@@ -170,7 +167,7 @@ def model_info(name: str | None, overrides: Mapping[str, Any] | None = None) -> 
 @lru_cache(maxsize=256)
 def _found(name: str) -> ModelInfo:
     if not name.strip():
-        # Nobody said for which model: counted as for OpenAI's, without a claim.
+        # No model was named: count as for OpenAI's models, but mark the result as unknown.
         return _unknown("", DEFAULT)
     plain = plain_name(name)
     prefix = max((known for known in (*_TABLE, *_added) if begins(plain, known)), key=len, default=None)
@@ -187,7 +184,7 @@ def register_model(
     tokenizer: str = ESTIMATE,
     provider: str = "other",
 ) -> ModelInfo:
-    """Make models known in this process whose names begin so; takes the place of what was known under this prefix."""
+    """Register models whose names begin with `prefix`, in this process; replaces an earlier entry for the prefix."""
     plain = plain_name(prefix) if isinstance(prefix, str) else ""
     if not plain:
         raise InvalidValue("A model's name, or its beginning, must not be empty.")
@@ -202,38 +199,38 @@ def register_model(
 
 
 class KnownModels:
-    """The table above as a port, with the tokenizer that a client was opened with in place of every other."""
+    """The registry as a port. A tokenizer given to the client replaces the tokenizer of every model."""
 
     def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
         self._given = None if given is None else tokenizer(given)
         self._calibration = Calibration()
 
     def info(self, model: str | None) -> ModelInfo:
-        """What is known about a model."""
+        """Return a model's description."""
         found = model_info(model)
         return found if self._given is None else msgspec.structs.replace(found, tokenizer=self._given.name)
 
     def tokenizer(self, name: str | None = None) -> Tokenizer:
-        """A tokenizer by the name that `info` or a stored count has."""
+        """Return the tokenizer with the name that `info` or a stored count carries."""
         if self._given is not None and name in (None, self._given.name):
             return self._given
         return tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
+        """Return the factor for tokens estimated for a model; None if counts are exact or too few calls were seen."""
         counted = self._estimated(model, tokenizer)
         return None if counted is None else self._calibration.factor((tenant, *counted))
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
-        """A request to a model was estimated to have so many tokens, and had so many."""
+        """Record how many tokens were estimated for a request, and how many the provider reported."""
         counted = self._estimated(model, tokenizer)
         if counted is not None:
             self._calibration.note((tenant, *counted), estimated, reported)
 
     def _estimated(self, model: str | None, name: str | None) -> Counted | None:
-        """What is calibrated; None if nobody said for which model, or its own tokenizer counts."""
+        """Return the key to calibrate under; None if no model was named or its own tokenizer counts exactly."""
         info = self.info(model)
         if not info.name:
             return None
@@ -243,13 +240,13 @@ class KnownModels:
 
 
 def plain_name(name: str) -> str:
-    """A name without those who host it, in the table's spelling."""
+    """Return a model's name without host prefixes, in the table's spelling."""
     name = name.strip().lower().rsplit("/", 1)[-1].removeprefix("ft:").removeprefix("meta-")
     return _HOSTS.sub("", name, count=1).replace(".", "-").replace("_", "-")
 
 
 def begins(name: str, prefix: str) -> bool:
-    """Whether a name is of this family: gpt-4-1 is not the beginning of gpt-4-1106, nor gpt-4 of gpt-4o."""
+    """Return True if a name belongs to this family: gpt-4-1 is no prefix of gpt-4-1106, nor gpt-4 of gpt-4o."""
     if not name.startswith(prefix):
         return False
     rest = name[len(prefix) :]
@@ -274,7 +271,7 @@ def _overridden(found: ModelInfo, overrides: Mapping[str, Any]) -> ModelInfo:
     given = dict(overrides)
     window = given.get("window")
     if type(window) is int and "reply_reserve" not in given:
-        # A smaller window keeps no more free than a quarter of itself.
+        # The reserve is at most a quarter of the smaller window, too.
         given["reply_reserve"] = _reserve(window, found.reply_reserve)
     return msgspec.structs.replace(found, **given)
 

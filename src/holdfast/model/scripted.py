@@ -1,18 +1,19 @@
-"""Scripted: a model that says what a script says, for tests, demos and benchmarks. No network, no key, no chance.
+"""Scripted: a model that follows a script, for tests, demos and benchmarks. No network, no key, no randomness.
 
-What it answers follows from what it is shown and from nothing else. So a process that was killed and started again,
-with a new object of this kind, gets the same answer to the same request, as nobody counts how often it was asked.
+The answer depends only on the request. So a process that was killed and restarted gets the same answer to the same
+request from a new Scripted: nothing counts how often it was asked.
 
-    Scripted(["Hello."])                                   every turn is answered so
+    Scripted(["Hello."])                                   every turn gets this answer
     Scripted([call("refund", order=17), "Done."])          a tool call, then a text; the same in every turn
     Scripted({"refund": [call("refund", order=17), "Done."], "hello": "Hi."}, otherwise="Pardon?")
     Scripted(lambda pack: f"I was shown {len(pack.messages)} messages.")
-    Scripted()                                             says what it was told: see `echo`
+    Scripted()                                             repeats what it was told: see `echo`
 
-A **script** is a list of replies for one turn. Which of them is next is read off the conversation: as many as the
-assistant has said since the newest message of a user. In a mapping the first rule whose words are in that message
-has the script. A **reply** is a text, a `call`, a list of texts and calls made together, a `Message`, a `ModelReply`
-with a usage of its own, an error to raise, or a function of the pack that gives one of these.
+A **script** is a list of replies for one turn. The next one is read off the conversation: its index is the number of
+assistant messages since the newest user message. In a mapping, the first rule whose words occur in that message
+provides the script. A **reply** is a text, a `call`, a list of texts and calls made together, a `Message`, a
+`ModelReply` with its own usage, an error to raise, or a function of the pack that returns one of these.
+
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from holdfast.records.packs import ConversationSlice
 from holdfast.records.usage import Usage
 
 KEPT: Final = 100
-"""Requests that are kept to look at, at most: each holds its pack."""
+"""The number of requests kept for inspection: each holds its pack."""
 CHARS_PER_TOKEN: Final = 4
 _PIECES: Final = late(r"\s*\S+\s*|\s+")
 _ASKED_TO_CALL: Final = late(r"\s*call\s+([\w.-]+)\s*(\{.*\})?\s*", re.IGNORECASE | re.DOTALL)
@@ -48,14 +49,15 @@ Script = Callable[[Any], Any] | tuple[Any, ...]
 
 
 def call(name: str, /, **arguments: Any) -> ToolCallRequest:
-    """A tool call as a reply: `call("refund", order=17)`."""
+    """Return a tool call to use as a reply: `call("refund", order=17)`."""
     return ToolCallRequest(name=name, arguments=msgspec.json.encode(plain(arguments)).decode())
 
 
 class Scripted:
-    """A model that follows a script. See the module for what scripts and replies are.
+    """A model that follows a script. The module describes scripts and replies.
 
-    `pause` is how many seconds to wait after each word. `requests` are the newest requests, to look at in a test.
+    `pause` is the number of seconds to wait after each word. `requests` holds the newest requests, for tests to
+    inspect.
     """
 
     def __init__(
@@ -69,11 +71,11 @@ class Scripted:
 
     @property
     def name(self) -> str:
-        """What requests call it."""
+        """The model's name in requests."""
         return self._name
 
     async def reply(self, asked: ModelCall, say: Say | None = None) -> ModelReply:
-        """What the script says to this request."""
+        """Return the script's reply to this request."""
         self.requests.append(asked)
         seen = look(asked.pack)
         said = self._next(seen)
@@ -87,7 +89,7 @@ class Scripted:
         return made
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
     def _next(self, seen: Seen) -> Any:
         text = seen.user.casefold()
@@ -111,26 +113,26 @@ class Scripted:
         partial = getattr(error, "partial", "")
         if isinstance(partial, str) and partial:
             await speak(Message(role="assistant", content=partial), say, self._pause)
-        # Not the very object: whoever catches it adds notes, and it is raised again in another turn.
+        # A copy, since callers add notes to the error they catch, and it is raised again in another turn.
         return copy.copy(error) if isinstance(error, ModelFailed) else error() if isinstance(error, type) else error
 
 
-# what was shown
+# The request
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script can tell from a pack."""
+    """The parts of a pack that a script depends on."""
 
     messages: tuple[Message, ...]
     user: str
     """The newest message of a user."""
     said: int
-    """How many messages the assistant has said since, without those that were cut off."""
+    """The assistant's messages since then, without those that were cut off."""
     tokens: int
 
 
 def look(pack: Shown) -> Seen:
-    """What is to be answered. Of a pack its conversation, so that no evidence is taken for a user's words."""
+    """Read a pack for the script. Only its conversation counts, so that evidence is not taken for a user's words."""
     talk = getattr(pack, "conversation", None)
     if isinstance(talk, ConversationSlice):
         messages = talk.messages
@@ -149,7 +151,7 @@ def look(pack: Shown) -> Seen:
 
 
 def echo(pack: Shown) -> str | ToolCallRequest:
-    """A reply for who has no model: what was said, what was shown, and `call refund {"order": 17}` calls a tool."""
+    """Reply without a model: repeat the message and report the pack; `call refund {"order": 17}` calls a tool."""
     seen = look(pack)
     results = [shown_result(seen.messages[-1], one) for one in seen.messages[-1].tool_results] if seen.messages else []
     if results:
@@ -162,11 +164,11 @@ def echo(pack: Shown) -> str | ToolCallRequest:
     return f"You said: {seen.user}\n(I was shown {len(seen.messages)} messages, {seen.tokens} tokens.{more})"
 
 
-# what is said
+# The reply
 
 
 async def speak(message: Message, say: Say | None, pause: float = 0.0) -> None:
-    """Give a whole message piece by piece, as a provider would."""
+    """Stream a whole message piece by piece, as a provider would."""
     if say is None:
         return
     for piece in _PIECES.findall(message.text):
@@ -201,11 +203,11 @@ def _as_call(part: Any) -> ToolCallRequest:
     return ToolCallRequest(name=part["name"], arguments=text)
 
 
-# reading a script
+# Reading a script
 
 
 def _rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
-    """Words and the script for who says them; none at all are in every message."""
+    """Return pairs of words and the script for messages with these words; the empty text matches every message."""
     if replies is None and otherwise is None:
         return [("", echo)]
     rules: list[tuple[str, Script]] = []
@@ -222,14 +224,14 @@ def _rules(replies: Any, otherwise: Any) -> list[tuple[str, Script]]:
 
 
 def _script(given: Any) -> Script:
-    """A function answers everything; a list is one turn; anything else is all that is said in a turn."""
+    """Parse a script: a function answers everything, a list is one turn, anything else is a turn's only reply."""
     if callable(given) and not isinstance(given, type):
         return given  # type: ignore[no-any-return]
     return tuple(map(_checked, given)) if isinstance(given, list | tuple) else (_checked(given),)
 
 
 def _checked(reply: Any) -> Any:
-    """A reply that can be made; refuses others."""
+    """Return a reply if it is a valid one; refuse it otherwise."""
     if isinstance(reply, str | ToolCallRequest | BaseException) or _is_call(reply):
         return reply
     if isinstance(reply, type) and issubclass(reply, BaseException):

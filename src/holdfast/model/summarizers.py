@@ -1,7 +1,8 @@
-"""Whatever may summarise, as one kind of thing: the built-in one, a function, a model, a Summarizer.
+"""Summarizers: the built-in one, a function, a model or any object with `summarise`, behind one interface.
 
-What `summarizer` returns answers with text that can be stored, or raises SummaryFailed: never None,
-never an empty text, never somebody else's exception.
+A resolved summarizer returns text that can be stored, or raises SummaryFailed: it never returns None or an empty text,
+and never lets a foreign exception through.
+
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ LONGEST_NAME = 64
 
 
 def summarizer(given: object = None, *, count: Callable[[str], int] | None = None) -> CheckedSummarizer:
-    """None is the built-in one, which counts with `count`; else a Summarizer, or a function of the messages to text.
+    """Return a checked summarizer: the built-in one for None, else one made from a Summarizer or a function.
 
-    A function may also take `max_tokens`, and may be a coroutine function.
+    The built-in one counts tokens with `count`. A function takes the messages, and may also take `max_tokens`; it may
+    be a coroutine function.
     """
     if isinstance(given, CheckedSummarizer):
         return given
@@ -52,7 +54,7 @@ def summarizer(given: object = None, *, count: Callable[[str], int] | None = Non
 
 
 def is_async(given: object) -> bool:
-    """Whether its answer must be awaited, as far as can be told without calling it."""
+    """Return True if a summary must be awaited, as far as can be told without a call."""
     while isinstance(given, functools.partial):
         given = given.func
     if isinstance(given, CheckedSummarizer):
@@ -66,7 +68,7 @@ def is_async(given: object) -> bool:
 
 
 class CheckedSummarizer:
-    """A summarizer whose answers are text, or a SummaryFailed that says why not."""
+    """A summarizer that returns text, or raises a SummaryFailed that says why not."""
 
     def __init__(self, name: str, call: Callable[..., Any], *, awaits: bool = False) -> None:
         self.name = name
@@ -74,7 +76,7 @@ class CheckedSummarizer:
         self.awaits = awaits
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> str:
-        """The summary. A coroutine is refused here, not left hanging."""
+        """Return the summary. A coroutine is refused here, not left hanging."""
         answer = self._asked(messages, max_tokens)
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
@@ -85,7 +87,7 @@ class CheckedSummarizer:
         return self._text(answer)
 
     async def summarise_async(self, messages: Sequence[Message], *, max_tokens: int) -> str:
-        """The summary of a summarizer of either kind. A plain one runs right here, so give it a thread of its own."""
+        """Return the summary, awaiting it if necessary. A plain function runs in the caller's thread."""
         answer = self._asked(messages, max_tokens)
         return self._text(await self._awaited(answer) if inspect.isawaitable(answer) else answer)
 
@@ -124,10 +126,10 @@ class CheckedSummarizer:
 
 
 class ModelSummarizer:
-    """Summarises with a model: `call` is any function from a prompt to text, such as a line with a provider's SDK.
+    """A summarizer that asks a model: `call` is any function from a prompt to text, such as a call of a provider's SDK.
 
-    `prompt` are the instructions; `{max_tokens}` in them becomes the number. The conversation follows
-    between marks that it cannot contain.
+    `prompt` holds the instructions; `{max_tokens}` in it becomes the number. The conversation follows between marks
+    that it cannot contain.
     """
 
     def __init__(self, call: Callable[[str], Any], *, prompt: str = PROMPT, name: str = "model") -> None:
@@ -136,20 +138,21 @@ class ModelSummarizer:
         self.name = name
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> Any:
-        """What the model says, to be awaited if `call` is a coroutine function; empty if there is nothing to tell."""
+        """Return the model's answer, or an awaitable of it; empty if there is nothing to summarise."""
         told = transcript(messages)
         return self.call(self.asking(told, max_tokens)) if told else ""
 
     def asking(self, told: str, max_tokens: int) -> str:
-        """The whole prompt."""
-        # Made from the text itself, so nobody who wrote a part of it could foresee it; the same text, the same prompt.
+        """Build the whole prompt."""
+        # The mark is a digest of the text, so no author of a part of it could foresee it; the same text has the same
+        # prompt.
         mark = hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
         instructions = self.prompt.replace("{max_tokens}", str(max_tokens))
         return f"{instructions}\n\n<conversation {mark}>\n{told}\n</conversation {mark}>"
 
 
 def _name(given: object) -> str:
-    """What a summarizer is noted under: short and plain, since it is stored among the facts."""
+    """Return the name under which a summarizer is journaled: short and plain, since it is stored among the facts."""
     while isinstance(given, functools.partial):
         given = given.func
     name = getattr(given, "name", None) or getattr(given, "__name__", None)
@@ -159,7 +162,7 @@ def _name(given: object) -> str:
 
 
 def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the messages, or of messages and max_tokens, as one that takes both."""
+    """Adapt a function of the messages, or of messages and max_tokens, to take both."""
 
     def of_messages(messages: Sequence[Message], max_tokens: int) -> Any:
         return function(messages)
@@ -169,7 +172,7 @@ def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
 
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some builtins do not say
+    except (TypeError, ValueError):  # some builtins have no signature
         return of_messages
     named = signature.parameters.get("max_tokens")
     if named and named.kind in (named.KEYWORD_ONLY, named.POSITIONAL_OR_KEYWORD) and _takes(signature, max_tokens=1):

@@ -1,32 +1,18 @@
-"""Which tokenizer is meant: by name, by function, or none, which is OpenAI's newest.
+"""Tokenizers: by name, by function, or by default OpenAI's newest.
 
     o200k_base, cl100k_base   OpenAI's, exact, nothing to download
     tiktoken:<encoding>       the same and older ones by tiktoken, if its vocabulary is on disk
     estimate:<factor>         high on purpose, for models whose tokenizer is not public
     a function or an object   `count(text) -> int`, with a name; its counts are taken as they are
 
-Loading happens once for each name, on first use.
+Each name is loaded once, on first use, and offline. A loaded encoding is checked against the size of its vocabulary
+and three known counts, because a silently wrong counter is worse than none. A special token spelled out in a text is
+ordinary text, as it is to a provider.
 
-OpenAI's encodings, counted exactly and without a network: by splintr, or by tiktoken where that is asked for.
+An estimate is the larger count of OpenAI's two encodings, times a factor, plus a surcharge for digits, non-ASCII text
+and long runs of one character, which other tokenizers split further. Counts are stored under the tokenizer's name, so
+a changed rule needs another name.
 
-Spellings of special tokens in a text are ordinary text, as they are to a provider: nobody can forge
-a control token by writing it. Both libraries are imported on first use. What is loaded is checked
-against the size of its vocabulary and three counts that are known, because a counter that is wrong
-without a word is worse than none.
-
-Upper estimates, for models whose tokenizer is not public or not here: named so, and never below.
-
-An estimate is what OpenAI's two encodings make of a text, the larger of both, times a factor, and
-something on top for what other tokenizers split further:
-
-    digits         many have one token for each digit, OpenAI's one for three
-    not ASCII      smaller vocabularies fall back to bytes in scripts and emoji they know less
-    long runs      of one character, which OpenAI's encodings merge as few others do
-
-The name has the factor and stands for this rule: a changed rule needs another name, since counts
-are stored under it.
-
-Calling a tokenizer that is somebody else's: what it gives is checked, what it raises becomes a refusal.
 """
 
 from __future__ import annotations
@@ -54,7 +40,7 @@ LONGEST_NAME = 128
 
 
 class Counter:
-    """Any function from text to a number of tokens, with the name that its counts are stored under."""
+    """A tokenizer made of a function from text to a number of tokens; counts are stored under its name."""
 
     __slots__ = ("_function", "exact", "name")
 
@@ -62,7 +48,7 @@ class Counter:
         self.name, self._function, self.exact = name, function, exact
 
     def count(self, text: str) -> int:
-        """What the function says, if it is a number of tokens."""
+        """Return the function's count, checked to be a number of tokens."""
         if not isinstance(text, str) or not _is_unicode(text):
             raise refusal(self.name, text, None)
         try:
@@ -80,12 +66,12 @@ class Counter:
 
 
 def stray(error: BaseException) -> bool:
-    """Whether an error has nothing to do with counting: an interruption. A panic in compiled code is a failed count."""
+    """Return True if an error is an interruption. A panic in compiled code is not one, but a failed count."""
     return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 
 def refusal(name: str, text: object, error: BaseException | None) -> InvalidValue:
-    """Why a text was not counted."""
+    """Build the error for a text that could not be counted."""
     if not isinstance(text, str):
         return InvalidValue(f"Only text has tokens, not {type(text).__name__}. Give a str.")
     if not _is_unicode(text):
@@ -107,11 +93,11 @@ def _is_unicode(text: str) -> bool:
 
 
 CACHED_CHARACTERS = 8_000_000
-"""splintr remembers 65,536 words of any length. It is told to forget after this much text, so that long ones go too."""
+"""Characters counted before splintr's cache is cleared: it holds 65,536 words of any length, long ones too."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What must be true of an encoding that was loaded rightly."""
+    """The expected vocabulary size and probe counts of an encoding."""
 
     vocabulary: int
     counts: tuple[int, int, int]
@@ -124,12 +110,12 @@ PROBES = (
 )
 KNOWN = {"o200k_base": Known(200_019, (26, 18, 23)), "cl100k_base": Known(100_277, (27, 17, 35))}
 SPECIAL = "<|"
-"""What every special token begins with; checked when an encoding is loaded."""
+"""The prefix of every special token; checked when an encoding is loaded."""
 ALIASES = {"o200k_harmony": "o200k_base"}
-"""The same for ordinary text: only control tokens differ."""
+"""Encodings that count ordinary text alike: only their control tokens differ."""
 
 _SITE = "https://openaipublic.blob.core.windows.net/encodings/"
-"""Where tiktoken would fetch a vocabulary; also part of the name it keeps it under."""
+"""The address from which tiktoken would fetch a vocabulary; the name of its cache file is derived from it."""
 _FILES = {
     "o200k_base": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
     "o200k_harmony": ("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
@@ -142,7 +128,7 @@ TIKTOKEN_ENCODINGS = frozenset(_FILES)
 
 
 class Splintr:
-    """One of OpenAI's encodings, exactly."""
+    """An exact tokenizer for one of OpenAI's encodings, by splintr."""
 
     __slots__ = ("_flat", "_forget", "_ordinary", "_room", "name")
     exact = True
@@ -153,16 +139,16 @@ class Splintr:
         self._forget, self._room = loaded.clear_cache, CACHED_CHARACTERS
 
     def count(self, text: str) -> int:
-        """How many tokens the text has."""
+        """Count the tokens of a text."""
         try:
-            # As bytes, four to a token, it takes little more than half the time and far less memory than as
-            # a list, but recognises special tokens: so only where none can be spelled.
+            # The flat encoding (bytes, four per token) takes little more than half the time and far less memory than a
+            # list, but recognises special tokens: so it is used only where none can be spelled.
             found = len(self._ordinary(text)) if SPECIAL in text else len(self._flat(text)) // 4
         except BaseException as error:
             if stray(error):
                 raise
             raise refusal(self.name, text, error) from None
-        # Threads may lose a subtraction to each other: then it forgets a little later.
+        # Threads may lose a subtraction to each other: then the cache is cleared a little later.
         self._room -= len(text)
         if self._room < 0:
             self._room = CACHED_CHARACTERS
@@ -171,7 +157,7 @@ class Splintr:
 
 
 def load_splintr(name: str) -> Splintr:
-    """An encoding by splintr, checked."""
+    """Load an encoding by splintr and verify it."""
     splintr = _imported("splintr", "pip install 'splintr-rs>=0.22,<0.23'")
     try:
         loaded = splintr.Tokenizer.from_pretrained(name)
@@ -186,7 +172,7 @@ def load_splintr(name: str) -> Splintr:
 
 
 def load_tiktoken(name: str) -> Counter:
-    """An encoding by tiktoken, from a vocabulary that is on disk already, checked."""
+    """Load an encoding by tiktoken from a vocabulary that is already on disk, and verify it."""
     tiktoken = _imported("tiktoken", f"pip install tiktoken, or use {name!r}")
     registry = _imported("tiktoken.registry", "pip install tiktoken")
     if name not in registry.ENCODINGS and not _on_disk(name):
@@ -231,7 +217,7 @@ def _imported(module: str, remedy: str) -> ModuleType:
 
 
 def _on_disk(name: str) -> bool:
-    """Whether tiktoken would find the whole vocabulary in its folder; anything else it would fetch or replace."""
+    """Return True if tiktoken would find the whole vocabulary in its cache; otherwise it would download it."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder is None:
         folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))
@@ -247,7 +233,7 @@ def _on_disk(name: str) -> bool:
 
 
 USUAL = 1.5
-"""For models nothing is known of: above nine tokenizers of other families on all kinds of text."""
+"""The factor for unknown models: above nine tokenizers of other families on all kinds of text."""
 PREFIX = "estimate:"
 _LARGEST = 10.0
 _PER_DIGIT = 2 / 3
@@ -256,7 +242,7 @@ _RUN = re.compile(r"(.)\1{7,}", re.DOTALL)
 
 
 class Estimate:
-    """Counts high, by two exact tokenizers."""
+    """A tokenizer that counts high, based on two exact tokenizers."""
 
     __slots__ = ("_factor", "_first", "_second", "name")
     exact = False
@@ -266,18 +252,18 @@ class Estimate:
         self.name = f"{PREFIX}{factor:g}"
 
     def count(self, text: str) -> int:
-        """At least as many tokens as the model makes of it."""
+        """Return an upper bound of the tokens in a text."""
         least = max(self._first.count(text), self._second.count(text))
         found = self._factor * least + _PER_DIGIT * sum(map(text.count, "0123456789"))
         if not text.isascii():
             found += _PER_BYTE_NOT_ASCII * (len(text.encode()) - len(text))
-        # Looked for in every text: dense words around a run hide it from any average.
+        # Every text is searched: dense words around a run would hide it from any average.
         found += sum(map(_run, _RUN.finditer(text)))
         return math.ceil(found)
 
 
 def factor_of(name: str) -> float:
-    """The factor in a name such as `estimate:1.5`; `estimate` alone has the usual one."""
+    """Return the factor in a name such as `estimate:1.5`; `estimate` alone has the default factor."""
     given = name.removeprefix(PREFIX.rstrip(":")).removeprefix(":")
     try:
         factor = float(given) if given else USUAL
@@ -289,7 +275,7 @@ def factor_of(name: str) -> float:
 
 
 def _run(found: re.Match[str]) -> float:
-    """What a run of one character may take beyond what was counted, at the most that was seen for its kind."""
+    """Return the tokens that a run of one character may take beyond the count: the maximum seen for its kind."""
     length, character = len(found[0]), found[1]
     if not character.isascii():
         return float(length * len(character.encode()))
@@ -305,7 +291,7 @@ _loaded: dict[str, Tokenizer] = {}
 
 
 def tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
-    """The tokenizer that is meant; the same object for the same name."""
+    """Return the tokenizer for a name, a function, an object or None; the same object for the same name."""
     if given is None:
         given = DEFAULT
     if isinstance(given, str):
@@ -315,19 +301,19 @@ def tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> To
 
 
 class _Loading:
-    """One thread loads a vocabulary while others wait for it; a forked child begins with a lock of its own."""
+    """The loader. One thread loads a vocabulary while others wait; a forked child starts with a new lock."""
 
     def __init__(self) -> None:
         self.after_fork()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
-        # An estimate is made of two others, which are loaded while it is.
+        """Replace the lock, which another thread of the parent may have held."""
+        # Reentrant: loading an estimate loads the two tokenizers that it is made of.
         self._lock = threading.RLock()
 
     def load(self, name: str) -> Tokenizer:
-        """The tokenizer of this name, loaded once."""
+        """Return the tokenizer of this name, loading it at most once."""
         with self._lock:
             return _loaded.get(name) or _loaded.setdefault(name, _load(name))
 
@@ -357,7 +343,7 @@ def _load(name: str) -> Tokenizer:
 
 
 def _custom(given: Any) -> Counter:
-    """A caller's own, so wrapped that it can only count or be refused by its name."""
+    """Wrap a caller's own tokenizer, so that it either counts or fails with an error that names it."""
     function = getattr(given, "count", None)
     if not callable(function):
         function = given

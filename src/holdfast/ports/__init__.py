@@ -1,7 +1,8 @@
-"""The ports: what the flows need from the outside, at the level of meaning.
+"""The ports: the Protocols that flows depend on.
 
-The journal's own, which is the largest, is in `journal_port.py`. A backend translates every driver
-error into holdfast's own. The public contract suites in `holdfast.testing` say the rest.
+The journal's own, which is the largest, is in `ports/journal.py`. A backend translates every driver
+error into holdfast's own. The public contract suites in `holdfast.testing` specify the rest.
+
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from holdfast.records.usage import Usage
 
 
 class Clock(Protocol):
-    """Time, injected. Wall time is recorded and never orders; monotonic time measures."""
+    """An injected clock. Wall time is recorded and never orders events; monotonic time measures durations."""
 
     def now_ms(self) -> int: ...
 
@@ -35,7 +36,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Names and salts, injected."""
+    """An injected source of ids and salts."""
 
     def ulid(self) -> bytes: ...
 
@@ -65,7 +66,7 @@ class States(Protocol):
 
 
 class Leases(Protocol):
-    """Which streams this process owns, and whether others still work on theirs."""
+    """The streams that this process owns, and the signs of life of other owners."""
 
     draining: bool
     claims: dict[tuple[str, str], int]
@@ -104,7 +105,7 @@ class Leases(Protocol):
 
 
 class Queues(Protocol):
-    """Who works on a conversation in this process, and who waits for it, in order."""
+    """The queue of each conversation in this process: who works on it and who waits, in order."""
 
     def enter(self, place: tuple[str, str]) -> bool: ...
 
@@ -118,7 +119,7 @@ class Queues(Protocol):
 
 
 class Observers(Protocol):
-    """Callbacks of this process, told after a commit."""
+    """Callbacks of this process, called after a commit."""
 
     def wanted(self, tenant: str, type_name: str) -> bool: ...
 
@@ -130,7 +131,7 @@ class Observers(Protocol):
 
 
 class Transients(Protocol):
-    """Entries that lie over what is stored, of this process alone, until they are cleared."""
+    """Entries of this process alone that hide stored ones until they are cleared."""
 
     def get(self, place: tuple[str, str], key: str, now: int) -> Stored | None: ...
 
@@ -148,7 +149,7 @@ class Transients(Protocol):
 
 
 class Recent(Protocol):
-    """Ends of conversations, decoded and counted. Bounded, and a hint: whoever takes one checks that it still holds."""
+    """A bounded cache of ends of conversations, decoded and counted. A hint: callers check that it still holds."""
 
     def get(self, place: tuple[str, str, str]) -> Any: ...
 
@@ -158,7 +159,7 @@ class Recent(Protocol):
 
 
 class Sink(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that takes effects. A `patient` one waits for others to be done and is not given up for that."""
+    """A receiver of effects. A `patient` one may wait for other work, and waiting does not count as failing."""
 
     deliver: Callable[[DeclaredEffect], Any]
     when_dead: str = "stop"
@@ -166,7 +167,7 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sinks(Protocol):
-    """The sinks and the middleware of one client; a tenant's own, or with None everybody's."""
+    """The sinks and the middleware of one client: a tenant's own, or with None those of every tenant."""
 
     def add(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]: ...
 
@@ -178,7 +179,7 @@ class Sinks(Protocol):
 
 
 class VectorCache(Protocol):
-    """Vectors of streams in memory, in blocks. Bounded, and a hint: what is not there is read."""
+    """A bounded cache of streams' vectors, in blocks. A hint: missing vectors are read from the journal."""
 
     def get(self, place: tuple[str, str, str]) -> tuple[Any, ...]: ...
 
@@ -188,7 +189,7 @@ class VectorCache(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Counts the tokens of a text; `exact` says whether it is the model's own or an upper estimate."""
+    """A counter of a text's tokens; `exact` is True for the model's own tokenizer, False for an upper estimate."""
 
     @property
     def name(self) -> str: ...
@@ -200,14 +201,14 @@ class Tokenizer(Protocol):
 
 
 class Model(Protocol):
-    """A language model behind a wire. It retries what can be cured by waiting; what it cannot give raises ModelFailed.
+    """A language model behind a wire. It retries failures that waiting can cure and raises ModelFailed for others.
 
-    `say` is called with each piece of the reply as it comes.
+    `say` is called with each piece of the reply as it arrives.
     """
 
     @property
     def name(self) -> str:
-        """What requests call it; the window and the tokenizer are looked up by it."""
+        """The model's name in requests, by which its context window and tokenizer are looked up."""
 
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply: ...
 
@@ -215,7 +216,7 @@ class Model(Protocol):
 
 
 class Summarizer(Protocol):
-    """Puts messages into fewer words; `name` is noted with every summary."""
+    """A writer of summaries of messages; `name` is recorded with every summary."""
 
     @property
     def name(self) -> str: ...
@@ -224,7 +225,7 @@ class Summarizer(Protocol):
 
 
 class Embedder(Protocol):
-    """Texts as vectors of one length; `name` is stored with every vector and changes when the vectors would."""
+    """A source of vectors of one length for texts; `name` is stored with every vector and changes when vectors do."""
 
     @property
     def name(self) -> str: ...
@@ -233,122 +234,122 @@ class Embedder(Protocol):
     def dimensions(self) -> int: ...
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
-        """For each text `dimensions` numbers of one byte: the unit vector times 127."""
+        """Return for each text `dimensions` numbers of one byte each: the unit vector times 127."""
 
 
 class Store(Protocol):
-    """Scoped entries in one technology. It keeps bytes that were made above it and compares versions; rules are above.
+    """Scoped entries in one technology. A store keeps bytes that were encoded above it and compares versions.
 
-    Scopes are canonical texts and keys were checked, so every backend gives the same verdict on both.
+    Rules are applied above it: scopes are canonical texts and keys were checked, so backends agree on both.
     """
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this backend offers beyond reading and writing: see `records.entries.CAPABILITIES`."""
+        """The optional features of this backend: see `records.entries.CAPABILITIES`."""
 
     def get(self, scope: str, key: str) -> Stored | None:
-        """The entry, also if its time is over; None if there is none."""
+        """Return the entry, even if expired, or None if there is none."""
 
     def put(
         self, scope: str, key: str, entry: Stored, expected: int | None = None, once: str | None = None
     ) -> int | None:
-        """Write an entry and give its new version. With `expected` only in place of that one (0: of none), else None.
+        """Write an entry and return its new version; None if `expected` is given and is not the version (0: no entry).
 
         `once` is an idempotency key, for stores that take them.
         """
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
-        """Remove an entry; False if there was none, None if it is not at the expected version."""
+        """Remove an entry; return False if there was none, None if it is not at the expected version."""
 
     def page(self, scope: str, page: EntryPage) -> list[tuple[str, Stored]]:
-        """Live entries in order of key by Unicode code points; the cost follows the answer."""
+        """Return live entries in order of key by Unicode code points; the cost follows the answer."""
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """Live entries of this scope alone that match, in any order; none where nothing of the kind is offered."""
+        """Return matching live entries of this scope alone, in any order; none if the store has no such search."""
 
     def purge(self, now: int) -> int:
-        """Remove entries whose time is over, of every scope, for good; gives how many. What was written since stays."""
+        """Delete expired entries of every scope for good; return their number. Entries rewritten meanwhile stay."""
 
     def link(self, edge: Edge) -> None:
-        """An edge, new or in place of the same one with other data."""
+        """Add an edge, or replace the data of the same edge."""
 
     def unlink(self, edge: Edge) -> bool:
-        """An edge goes, whatever its data; False if there was none."""
+        """Remove an edge, whatever its data; return False if there was none."""
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
-        """Edges at some keys."""
+        """Return the edges at some keys."""
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all resources. Closing twice is fine."""
 
 
 class KeyedStore(Store, Protocol):
-    """What a store that declares `keys` offers besides."""
+    """A store that declares `keys`."""
 
     def answered(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
-        """What a call with this idempotency key made before; None if there was none, KeyReused if it was another."""
+        """Return the version that a call with this idempotency key wrote, or None; raise KeyReused if it differs."""
 
 
 class TellingStore(Store, Protocol):
-    """What a store that declares `history` offers besides."""
+    """A store that declares `history`."""
 
     def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
-        """What a key held, newest first."""
+        """Return the revisions of a key, newest first."""
 
     def scopes(self, now: int, after: str, limit: int) -> list[str]:
-        """Scopes that have entries, in order, after one of them."""
+        """Return the scopes that have entries, in order, after one of them."""
 
 
 class DatalogStore(Store, Protocol):
-    """What a store that declares `datalog` offers besides."""
+    """A store that declares `datalog`."""
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What a script finds; it can only read."""
+        """Run a read-only script and return its result."""
 
 
 class Documents(Protocol):
-    """Files that evidence may point to, under one folder and nowhere else."""
+    """A reader of files that evidence may point to, under one folder and nowhere else."""
 
     def read(self, path: str) -> str: ...
 
 
 class Fetcher(Protocol):
-    """Texts from the web, for evidence that points there. There is none unless a client is given one."""
+    """A reader of web pages that evidence points to. None unless a client is given one."""
 
     def fetch(self, url: str) -> str: ...
 
 
 class Telemetry(Protocol):
-    """Spans around what takes time. There is none unless a client is given one."""
+    """Spans around operations. None unless a client is given one."""
 
     def span(self, name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[Callable[[str, Any], None]]:
-        """Around a piece of work; gives what adds an attribute to it."""
+        """Open a span around an operation; yield a function that adds an attribute to it."""
 
     def begin_call(self, call: str, attributes: Mapping[str, Any]) -> None:
-        """A model is called; it answers in another operation, perhaps in another thread, or never."""
+        """Record the start of a model call, which may end in another operation, in another thread, or never."""
 
     def end_call(self, call: str, attributes: Mapping[str, Any], error: str | None = None) -> None:
-        """It has answered, or failed with an error of this kind."""
+        """Record the end of a model call, or its failure with an error of this kind."""
 
 
 class Models(Protocol):
-    """What is known about models, and the tokenizers that count for them."""
+    """The known models and the tokenizers that count for them."""
 
     def info(self, model: str | None) -> ModelInfo: ...
 
     def tokenizer(self, name: str | None = None) -> Tokenizer: ...
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """What tokens that are estimated for a model are to be multiplied by; None if they are exact, or not known."""
+        """Return the factor for a model's estimated tokens; None if they are exact or no factor is known."""
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
-        """A request to a model was estimated to have so many tokens, and had so many."""
+        """Record the estimated and the reported tokens of a request to a model."""
 
 
 class EndedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that has ended, as it is offered to memory. The same `key` is the same conversation again."""
+    """A conversation that has ended, as it is offered to memory. The same `key` means the same conversation."""
 
     key: str
     tenant: str
@@ -360,18 +361,18 @@ class EndedConversation(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[str], Iterator[Message]]
 
     def messages(self, thread: str = "main") -> Iterator[Message]:
-        """The whole line from its beginning, whatever any window left out."""
+        """Yield all messages of a thread from its beginning, including those that windows left out."""
         return self.read(thread)
 
 
 class Memory(Protocol):
-    """What outlives sessions. Offered again with the same key until it returns, so taking twice must do nothing."""
+    """The memory that outlives sessions. Offers repeat with the same key until `take` returns, so it is idempotent."""
 
     def take(self, ended: EndedConversation) -> None: ...
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a flow may touch."""
+    """Every dependency that a flow may use."""
 
     journal: Journal
     clock: Clock
@@ -382,7 +383,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     observers: Observers
     models: Models | None = None
     prices: Callable[[str | None, Usage], int | None] | None = None
-    """What a call of a model cost in billionths of a US dollar; None if that is not known."""
+    """The cost of a model call in billionths of a US dollar; None if unknown."""
     redact: Callable[[str], str] | None = None
     memory: Memory | None = None
     summarizer: Summarizer | None = None
@@ -396,21 +397,21 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     recent: Recent | None = None
     queues: Queues | None = None
     past: Callable[[Ports, Acting, int], Ports] | None = None
-    """The journal as it was at a cursor, in memory."""
+    """Return the ports of the journal as it was at a cursor, in memory."""
     endings: list[Callable[[], None]] = []
-    """What has to be let go of before the client is closed."""
+    """Callbacks that release resources before the client is closed."""
     strategies: dict[str, Callable[..., Any]] = {}
-    """Ways of compacting that this client was given, by name."""
+    """The compaction strategies that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}
-    """Rules of this process for sessions, by tenant and session's stream."""
+    """The session rules of this process, by tenant and session's stream."""
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):
-    """Who acts, and for which tenant: the part of an address that is never an argument of a query."""
+    """The tenant and user on whose behalf a flow acts: the part of an address that is never a query argument."""
 
     tenant: str
     whole: bool = True
-    """Whether the journal as a whole may be looked at and copied: not through a tenant's view."""
+    """True if the journal as a whole may be read and copied; False in a tenant's view."""
     user: str | None = None
     origin: str = "client"
     trust: Trust = "system"

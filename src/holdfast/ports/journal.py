@@ -1,7 +1,8 @@
-"""The journal's port: what a backend of events must do, at the level of meaning.
+"""The port of the journal: the operations that every backend of events must implement.
 
-A backend stores bytes that were made above it and applies row changes that it need not understand. It
-translates every driver error into holdfast's own. The contract suite in `holdfast.testing` says the rest.
+A backend stores bytes that were encoded above it and applies row changes that it need not understand. It
+translates every driver error into holdfast's own. The contract suite in `holdfast.testing` specifies the rest.
+
 """
 
 from __future__ import annotations
@@ -20,162 +21,162 @@ from holdfast.records.reports import Erasure, Finding, Progress, Query, Subject
 
 
 class Journal(Protocol):
-    """Where events live, in order, per stream."""
+    """The store of events, in order, per stream."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this backend offers beyond the base: `backup`, `files`, `shared`."""
+        """The optional features of this backend: `backup`, `files`, `shared`."""
 
     @property
     def secret(self) -> bytes:
         """This journal's own random key, from which artifact names and fences are derived."""
 
     def append(self, batch: Batch) -> Appended:
-        """Write a batch, all of it or nothing; the one write. Returns once it is on disk."""
+        """Write a batch, all of it or nothing, and return once it is on disk. The only way to write."""
 
     def head(self, tenant: str, stream: str) -> Head | None:
-        """The end of a stream, or None if it has no events."""
+        """Return the end of a stream, or None if it has no events."""
 
     def heads(self, tenant: str, after: str, limit: int) -> list[Head]:
-        """Streams in order of name, after one name."""
+        """Return the ends of streams in order of name, after one name."""
 
     def tenants(self) -> list[str]:
-        """Every tenant that has written something."""
+        """Return every tenant that has written an event."""
 
     def load(self, tenant: str, stream: str) -> StreamState:
-        """A stream's state from its rows, at a cost that follows its live frames."""
+        """Load a stream's state from its rows; the cost follows the number of live frames."""
 
     def find(self, tenant: str, table: str, column: str | None, value: Value, after: bytes, limit: int) -> list[Found]:
-        """Rows of a projection by one of the columns that it declares, or all, in order of key after its first."""
+        """Return rows of a projection by one of its declared columns (None: all), in order of key after `after`."""
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
-        """The event with this id, in whatever stream it is."""
+        """Return the event with this id, in any stream."""
 
     def span(self, tenant: str, stream: str, span: Span) -> list[Row]:
-        """Rows of one stream's projection in order of version, forwards or backwards; the cost follows the answer."""
+        """Return rows of one stream's projection in order of version, either way; the cost follows the answer."""
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
-        """Sessions, the most recently active first."""
+        """Return sessions, the most recently active first."""
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        """Streams of open sessions that have been quiet for as long as their timeouts say, in order of name."""
+        """Return streams of open sessions that have been idle for their timeout, in order of name."""
 
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
-        """The event that holds a key's value, also if its time is over; None if the key has none or it was erased."""
+        """Return the event that holds a key's value, even if expired; None if the key has none or it was erased."""
 
     def entries(self, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
-        """The same for a page of live entries, in order of key by code points."""
+        """Return the events of a page of live entries, in order of key by code points."""
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
-        """The events below a version that wrote or deleted a key, newest first."""
+        """Return the events below a version that wrote or deleted a key, newest first."""
 
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
-        """The events that made edges, whose streams are the scopes that they begin in."""
+        """Return the events that made edges; an event's stream is the scope that its edge begins in."""
 
     def linked(self, tenant: str, edge: Edge) -> bool:
-        """Whether there is this edge, whatever its data; the cost does not follow how many its ends have."""
+        """Return True if this edge exists, with any data; the cost does not follow the number of edges at its ends."""
 
     def expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-        """(stream, key, version) of entries whose time is over, in any order; the cost follows the answer."""
+        """Return (stream, key, version) of expired entries, in any order; the cost follows the answer."""
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        """Streams that have live entries, in order of name, after one name."""
+        """Return streams with live entries, in order of name, after one name."""
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
-        """Messages and entries that hold some of the words, best first; nothing that no longer stands.
+        """Return current messages and entries that hold some of the words, best first.
 
-        Texts of messages that lie in artifacts are indexed by their beginning, as others are.
+        A message whose text is in an artifact is indexed by the beginning of the text.
         """
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
-        """The same for events that were found by other means, without scores."""
+        """Return hits without scores for events that were found by other means."""
 
     def unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
-        """Messages and entries of a stream that have no vector of this embedder yet, oldest first."""
+        """Return messages and entries of a stream without a vector of this embedder, oldest first."""
 
     def known_vectors(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Vectors that were kept under these digests of their texts."""
+        """Return the vectors stored under these digests of their texts."""
 
     def keep_vectors(self, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Keep (seq, digest, vector) for events of a stream. A cache: it is never told to others, and may be lost."""
+        """Store (seq, digest, vector) for events of a stream. A cache: it is never exported, and may be lost."""
 
     def vectors(self, tenant: str, stream: str, embedder: str, after: int) -> list[tuple[int, bytes]]:
-        """(seq, vector) of a stream, after one event, in order."""
+        """Return (seq, vector) of a stream, after one event, in order."""
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        """Forget the vectors of events that no longer stand for anything."""
+        """Delete the vectors of events that are no longer current."""
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[Found]:
-        """The first effect of every lane, or of those of one sink, in order of sink and stream."""
+        """Return the first effect of every lane, or of every lane of one sink, in order of sink and stream."""
 
     def lane(self, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-        """Rows of effects of one lane, in the order in which they were declared."""
+        """Return the rows of one lane's effects, in the order of their declaration."""
 
     def streams_with_work(self, tenant: str, after: int, limit: int) -> list[Head]:
-        """Ends of streams that have live frames, in order of their ids, after one id; the cost follows the answer."""
+        """Return the ends of streams with live frames, in order of id, after one id; the cost follows the answer."""
 
     def tenants_with_work(self) -> list[str]:
-        """Tenants that have live frames, in order of name; the cost follows the tenants, not what they have."""
+        """Return the tenants with live frames, in order of name; the cost follows the number of tenants."""
 
     def versions(self, tenant: str, streams: Sequence[str]) -> dict[str, int]:
-        """The versions of some streams, at one moment; who has no events is left out."""
+        """Return the versions of some streams at one moment; a stream without events is left out."""
 
     def renew(self, tenant: str, stream: str, epoch: int) -> bool:
-        """A sign of life from the owner under this epoch; False if somebody else owns the stream now."""
+        """Record a sign of life of the owner under this epoch; return False if the stream has another owner now."""
 
     def renewals(self, tenant: str, stream: str) -> int:
-        """How many signs of life a stream's owners have given: whoever watches looks for a change."""
+        """Return the number of signs of life that a stream's owners have given; watchers look for a change."""
 
     def read(self, query: Query) -> list[StoredEvent]:
-        """One page of events."""
+        """Return one page of events."""
 
     def by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
-        """The events that a key stands for, or none."""
+        """Return the events written under an idempotency key, or none."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Within it, everything this thread reads is of one moment, whatever others write."""
+        """Open a snapshot: inside it, all reads of this thread see one moment, whatever other writers do."""
 
     def position(self) -> int:
-        """The cursor of the newest committed event, also of other processes; 0 if there is none."""
+        """Return the cursor of the newest committed event of any process; 0 if there is none."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after each commit of this process; returns what undoes it."""
+        """Call `callback` after each commit of this process; return a function that stops it."""
 
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
-        """An artifact's bytes; None if it was erased. Unknown names are refused."""
+        """Return an artifact's bytes, or None if it was erased. Raise NotFound for an unknown name."""
 
     def place_artifact(self, tenant: str, name: bytes, body: bytes, at: int) -> Artifact:
-        """Make a body ready for the append that will refer to it; on disk if it is to be a file."""
+        """Prepare a body for the append that will refer to it; a body that becomes a file is on disk on return."""
 
     def withdraw_artifact(self, tenant: str, name: bytes) -> None:
-        """Take back what was placed for an append that did not need it, unless something else refers to it."""
+        """Remove an artifact placed for an append that did not need it, unless something else refers to it."""
 
     def collect(self, before_ms: int) -> int:
-        """Remove artifacts that nothing refers to and that were placed before then."""
+        """Remove artifacts that nothing refers to and that were placed before `before_ms`; return their number."""
 
     def subjects(self, tenant: str) -> list[Subject]:
-        """The pseudonyms of a tenant, with the names that are not erased."""
+        """Return the pseudonyms of a tenant, with the names that are not erased."""
 
     def erase(self, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source) -> Erasure:
         """Remove a subject's content, salts, artifacts and name, and append `marker` in the same commit."""
 
     def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        """Every row of a projection with its tenant and stream, in order of tenant, stream and key."""
+        """Yield every row of a projection with its tenant and stream, in order of tenant, stream and key."""
 
     def rebuild(self, progress: Progress | None = None) -> int:
-        """Make every projection anew from the events; returns how many were applied."""
+        """Rebuild every projection from the events; return the number of events applied."""
 
     def check(self) -> Iterator[Finding]:
-        """What is wrong in ways that only this backend can see."""
+        """Yield the problems that only this backend can detect."""
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
-        """Every artifact with its tenant, its body read in."""
+        """Yield every artifact with its tenant and its body."""
 
     def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
-        """Write exact copies, each with its tenant, into this journal, which must be empty, and take the secret."""
+        """Write exact copies, each with its tenant, into this empty journal, and adopt the secret."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        """A consistent copy while others write."""
+        """Write a consistent copy while other writers go on."""
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all resources. Closing twice is fine."""

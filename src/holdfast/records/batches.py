@@ -1,8 +1,7 @@
-"""What one caller wants written, and what came of it.
+"""Batches of events to append, the result of an append, and row changes.
 
-Row changes: what an event does to the tables, as data. Backends apply them without knowing why.
-
-Every change names its row by the table's key less tenant, which the backend adds.
+A row change is an event's effect on the projection tables, as data. It identifies its row by the table's key without
+the tenant, which the backend adds. Backends apply row changes mechanically.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from holdfast.records.events.envelope import Sealed, Source
 from holdfast.records.usage import Usage
 
 ANY_VERSION = None
-"""Expect no particular version: for inbox events, which commute."""
+"""Accept any version: for inbox events, which commute."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """The events for one stream. `expected` is the version it must have now; 0 is a new stream."""
+    """The events for one stream. `expected` is the version the stream must have now; 0 is a new stream."""
 
     stream: str
     events: tuple[Sealed, ...]
@@ -27,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A large body, named by a keyed digest of its bytes. `body` is None if it lies in a file or was erased."""
+    """A large body, named by a keyed digest of its bytes. `body` is None if it is stored in a file or was erased."""
 
     name: bytes
     size: int
@@ -37,7 +36,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """All or nothing: parts for several streams, with the artifacts that they refer to."""
+    """An atomic write: parts for several streams, with the artifacts they refer to."""
 
     tenant: str
     parts: tuple[Part, ...]
@@ -51,7 +50,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one part landed: versions `first` to `last` of its stream."""
+    """The position of an appended part: versions `first` to `last` of its stream."""
 
     stream: str
     first: int
@@ -60,7 +59,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is on disk. `repeated` says that an earlier call with the key had written it."""
+    """A batch that is on disk. `repeated` means that an earlier call with the same key wrote it."""
 
     parts: tuple[Placed, ...]
     repeated: bool = False
@@ -77,7 +76,7 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a stream: what the next event must continue."""
+    """The head of a stream: the state that the next event must continue."""
 
     id: int
     stream: str
@@ -95,21 +94,21 @@ Found = tuple[str, Row]
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """A new row; one that exists already is a defect of the journal."""
+    """The insertion of a new row; an existing row with its key is a defect of the journal."""
 
     table: str
     row: Row
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """A row, new or in place of the one with its key."""
+    """The insertion of a row, replacing any row with its key."""
 
     table: str
     row: Row
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """New values for some columns of one row, and amounts to add to others. No row, no change."""
+    """New values for some columns of one row, and amounts to add to others. A missing row is not an error."""
 
     table: str
     key: tuple[Value, ...]
@@ -118,7 +117,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bump(msgspec.Struct, frozen=True, gc=False):
-    """Amounts to add to a row that may not exist yet and then starts at them."""
+    """Amounts to add to a row; a missing row is created with them."""
 
     table: str
     key: tuple[Value, ...]
@@ -126,7 +125,7 @@ class Bump(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
-    """One row goes."""
+    """The deletion of one row."""
 
     table: str
     key: tuple[Value, ...]
@@ -136,9 +135,9 @@ Change = Put | Replace | Update | Bump | Drop
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a stream: those with `after` < version <= `until`, newest first if `backwards`.
+    """A query for rows of a stream: those with `after` < version <= `until`, newest first if `backwards`.
 
-    `prefix` are the values of the key columns before the version, if there are any.
+    `prefix` holds the values of the key columns before the version, if there are any.
     """
 
     table: str
@@ -152,7 +151,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions: opened by a user, in a status, less recently active than a place in the list."""
+    """A query for sessions: opened by a user, in a status, less recently active than a position in the list."""
 
     user: str | None = None
     status: str | None = None
@@ -161,7 +160,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as the rows know it; `place` is where the list goes on."""
+    """A session as the rows describe it; `place` is the position from which the list continues."""
 
     stream: str
     status: str

@@ -1,4 +1,4 @@
-"""Compaction as data: what may go (policy and priority), how (a strategy), and when (a rule with its trigger)."""
+"""Compaction as data: policies and priorities, strategies, and rules with their triggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICY_PRIORITY: Final[dict[str, str]] = {
     "compress_first": "low",
     "discard_when_done": "background",
 }
-"""Policies and priorities are one order; a priority that is given wins."""
+"""Policies and priorities form one order; an explicit priority wins."""
 
 Strategy = Literal["priority", "summarise_oldest", "truncate_at", "sliding_window", "policy_trim", "extract_state"]
 STRATEGIES: Final[tuple[Strategy, ...]] = (
@@ -30,16 +30,17 @@ STRATEGIES: Final[tuple[Strategy, ...]] = (
     "extract_state",
 )
 OF_EVIDENCE: Final = frozenset({"priority", "policy_trim"})
-"""Strategies that detach a frame's evidence. The others make its conversation shorter."""
+"""Strategies that detach a frame's evidence. The others shorten its conversation."""
 
 KEEP: Final = 10
 SUMMARY_TOKENS: Final = 500
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction did. `id` is what `restore_handles` takes; None if nothing was detached.
+    """The result of a compaction. `id` is accepted by `restore_handles`; None if nothing was detached.
 
-    Tokens are those of what the strategy works on: a frame's evidence, or its conversation that nothing stands for.
+    Tokens are those the strategy works on: a frame's evidence, or the messages of its conversation that no summary
+    covers.
     """
 
     id: str | None
@@ -52,13 +53,13 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     reached_target: bool = True
     summary: Summary | None = None
     flushed: str | None = None
-    """The entry that what was compacted was written to first."""
+    """The entry to which the compacted content was written first."""
     note: str | None = None
-    """Why nothing was done, or less than was asked for."""
+    """The reason why nothing was done, or less than was asked for."""
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was compacted away and found again: an entry of the state, with the trust of its sources."""
+    """Compacted content that was found again: an entry of the state, with the trust of its sources."""
 
     id: str
     scope: str
@@ -69,34 +70,34 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     score: float
 
 
-# when
+# triggers
 
 
 class MessagesOver(msgspec.Struct, frozen=True):
-    """More than `n` messages stand in the line that no summary covers."""
+    """A trigger: the thread has more than `n` messages that no summary covers."""
 
     n: int
 
 
 class TokensOver(msgspec.Struct, frozen=True):
-    """They take more than `n` tokens; without a number, more than the session's model is shown at once."""
+    """A trigger: those messages have more than `n` tokens; None means more than the session's model is shown at once."""
 
     n: int | None = None
 
 
 class PackOverBudget(msgspec.Struct, frozen=True):
-    """A pack that goes to a model had to leave messages out."""
+    """A trigger: a pack for a model had to leave messages out."""
 
 
 class Always(msgspec.Struct, frozen=True):
-    """Every time something was appended or packed."""
+    """A trigger for every append and every pack."""
 
 
 Trigger = MessagesOver | TokensOver | PackOverBudget | Always
 
 
 class Occasion(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened when a rule fires: messages were appended, or a pack is about to go to a model."""
+    """The occasion on which a rule fires: messages were appended, or a pack is about to go to a model."""
 
     kind: Literal["appended", "packed"]
     stream: str
@@ -104,14 +105,14 @@ class Occasion(msgspec.Struct, frozen=True, kw_only=True):
     packed: Packed | None = None
 
 
-# what is done
+# actions
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How conversations are made shorter, and when; also an action of a rule.
+    """The settings of compaction; also an action of a rule.
 
-    Over `threshold` messages, or when a pack had to leave some out, the strategy is applied to all but the newest
-    `keep` rounds. Over `max_messages` or `max_tokens` so much goes that it fits again, whatever it takes.
+    Over `threshold` messages, or when a pack had to leave messages out, the strategy is applied to all but the newest
+    `keep` rounds. Over `max_messages` or `max_tokens`, as much is compacted as it takes to fit again.
     """
 
     strategy: str = "summarise_oldest"
@@ -119,17 +120,17 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int | None = None
     max_messages: int | None = None
     max_tokens: int | Literal["model"] | None = None
-    """Tokens of the messages that no summary covers; "model" is what the session's model is shown at once."""
+    """Tokens of the messages that no summary covers; "model" is the number the session's model is shown at once."""
     summary_tokens: int = SUMMARY_TOKENS
     max_length: int | None = None
-    """Characters of a summary, at most."""
+    """Maximum number of characters of a summary."""
     when_packed: bool = False
     keep_goal: bool = False
-    """Whether the first thing that the user said is pinned before it is covered."""
+    """Pin the user's first message before it is covered by a summary."""
     store: bool | str = False
-    """Whether what is compacted is also written to the state, to be found again: of the session, or of a scope."""
+    """Also write compacted content to the state, where it can be found again: the session's, or a scope's."""
     recall: int = 0
-    """How many of these entries a pack looks for."""
+    """Number of these entries that a pack looks for."""
     summarizer: Any = None
     timeout: float | None = None
     """Seconds that a summarizer may take."""
@@ -137,7 +138,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """When it is to be looked at."""
+        """The triggers that apply this configuration."""
         numbers = [number for number in (self.threshold, self.max_messages) if number is not None]
         found: list[Trigger] = [MessagesOver(min(numbers))] if numbers else []
         if self.max_tokens is not None:
@@ -146,10 +147,10 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetGuard(msgspec.Struct, frozen=True, kw_only=True):
-    """Refuses the next model call: of a line that has used so many `tokens` or cost so much, or with a larger `pack`.
+    """An action that refuses a model call: of a thread over these `tokens` or this cost, or with a larger `pack`.
 
-    Money is `usd`, in US dollars, or `cost`, in billionths of one as in `Usage.cost`. Calls without a known price
-    do not count there: where there may be some, bound the tokens as well.
+    Money is `usd`, in US dollars, or `cost`, in billionths of one as in `Usage.cost`. Calls without a known price do
+    not count towards it: where there may be some, limit the tokens as well.
     """
 
     tokens: int | None = None
@@ -159,7 +160,7 @@ class BudgetGuard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryRecorder(msgspec.Struct, frozen=True):
-    """Tells a function, or without one the client's telemetry, what was appended, packed and compacted."""
+    """An action that reports appends, packs and compactions to a function, or by default to the client's telemetry."""
 
     record: Callable[[dict[str, Any]], object] | None = None
 
@@ -168,7 +169,7 @@ Action = CompactionConfig | BudgetGuard | TelemetryRecorder | Callable[[Occasion
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """When something happens to a session, do something about it. A second rule of the same name takes its place."""
+    """A rule of a session: an action for one or more triggers. A later rule of the same name replaces it."""
 
     name: str
     trigger: Trigger | tuple[Trigger, ...]
@@ -176,12 +177,12 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """Any of them is enough."""
+        """The triggers; any one of them is enough."""
         return tuple(self.trigger) if isinstance(self.trigger, tuple | list) else (self.trigger,)
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a rule: what it made, or why it could not. One that failed is tried again at the next occasion."""
+    """The outcome of a rule: the records it made, or its error. A failed rule is tried again on the next occasion."""
 
     rule: str
     made: tuple[Any, ...] = ()
@@ -195,4 +196,4 @@ PRESETS: Final[dict[str, CompactionConfig]] = {
     ),
     "none": CompactionConfig(enabled=False),
 }
-"""Named configurations. `eko` are the numbers of its `memoryConfig`."""
+"""Named configurations. `eko` has the numbers of Eko's `memoryConfig`."""

@@ -1,7 +1,7 @@
-"""Effects: changes declared as data by operators, and what came of them.
+"""Effects: changes that operators declare as data, and their outcomes.
 
-An operator returns an OperatorOutput. Nothing in here does anything: the effects are applied with the
-operator's own event, or later by a sink, each under an id by which a sink knows it again.
+An operator returns an OperatorOutput. Nothing in this module performs a change: effects are applied in the operator's
+own append, or later by a sink, which recognises a repeated effect by its id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WhenDead = Literal["stop", "go_on"]
 
 WHEN_DEAD: Final[tuple[WhenDead, ...]] = ("stop", "go_on")
 FINAL: Final = ("applied", "skipped")
-"""Outcomes after which nothing is left to do."""
+"""Outcomes that need no further work."""
 
 STATE: Final = "state"
 FRAMES: Final = "frames"
@@ -30,7 +30,7 @@ BUILT_IN: Final = frozenset({STATE, FRAMES, QUESTIONS, SIGNALS})
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Something that is to be changed. With `needs_approval` it waits until somebody approves it."""
+    """A declared change. With `needs_approval` it waits until it is approved."""
 
     needs_approval: bool = False
 
@@ -42,7 +42,7 @@ class StateEffect(Effect, frozen=True, kw_only=True):
 
 
 class _Written(StateEffect, frozen=True, kw_only=True):
-    """How an entry is to be written; the arguments of `State.write`."""
+    """The options of writing an entry; the arguments of `State.write`."""
 
     expected_version: int | None = None
     reducer: str = "overwrite"
@@ -54,7 +54,7 @@ class _Written(StateEffect, frozen=True, kw_only=True):
 
 
 class WriteState(_Written, frozen=True, tag="write"):
-    """Write a key of a scope. `key` is the entry's: no idempotency key, which an effect does not need."""
+    """An effect that writes a key of a scope. `key` is the entry's key; an effect needs no idempotency key."""
 
     scope: Address
     key: str
@@ -62,7 +62,7 @@ class WriteState(_Written, frozen=True, tag="write"):
 
 
 class DeleteState(StateEffect, frozen=True, tag="delete"):
-    """Remove a key of a scope."""
+    """An effect that deletes a key of a scope."""
 
     scope: Address
     key: str
@@ -70,7 +70,7 @@ class DeleteState(StateEffect, frozen=True, tag="delete"):
 
 
 class LinkState(StateEffect, frozen=True, tag="link"):
-    """Connect two keys by an edge of a kind; the target's scope is the same unless another is given."""
+    """An effect that connects two keys by an edge; the target is in the same scope unless `target_scope` is given."""
 
     scope: Address
     source: str
@@ -82,7 +82,7 @@ class LinkState(StateEffect, frozen=True, tag="link"):
 
 
 class UnlinkState(StateEffect, frozen=True, tag="unlink"):
-    """Take an edge away."""
+    """An effect that removes an edge."""
 
     scope: Address
     source: str
@@ -92,7 +92,7 @@ class UnlinkState(StateEffect, frozen=True, tag="unlink"):
 
 
 class Signal(Effect, frozen=True, tag="signal"):
-    """Tell a scope something: an event `app.signal.<kind>` in its stream, for whoever subscribes."""
+    """An effect that signals a scope: an event `app.signal.<kind>` in its stream, for subscribers."""
 
     to: Address
     kind: str
@@ -100,7 +100,7 @@ class Signal(Effect, frozen=True, tag="signal"):
 
 
 class _Work(Effect, frozen=True, kw_only=True):
-    """What a new frame is given. `tokens` is a number of them, or the share of the parent's as a fraction."""
+    """The arguments of a new frame. `tokens` is a number of tokens, or a fraction of the parent's."""
 
     session: str | None = None
     inputs: Any = None
@@ -110,14 +110,14 @@ class _Work(Effect, frozen=True, kw_only=True):
 
 
 class PushFrame(_Work, frozen=True, tag="push_frame"):
-    """Begin a unit of work: a root frame of an actor, on its own or within a session. Its id is the effect's."""
+    """An effect that begins a root frame of an actor, alone or within a session. The frame's id is the effect's."""
 
     actor: str
     goal: str
 
 
 class Delegate(_Work, frozen=True, tag="delegate"):
-    """Give a part of a frame's work to another actor: a child frame below `parent` in that actor's stream."""
+    """An effect that gives part of a frame's work to another actor: a child of `parent` in that actor's stream."""
 
     to: str
     goal: str
@@ -125,7 +125,7 @@ class Delegate(_Work, frozen=True, tag="delegate"):
 
 
 class Handoff(_Work, frozen=True, tag="handoff"):
-    """Give work away for good: `frame` is completed and another actor has a root frame for it."""
+    """An effect that hands work over for good: `frame` is completed and another actor gets a root frame for it."""
 
     to: str
     goal: str
@@ -134,7 +134,10 @@ class Handoff(_Work, frozen=True, tag="handoff"):
 
 
 class RequestApproval(Effect, frozen=True, tag="approval"):
-    """Ask a person. `frame` is suspended by the question; without one, a frame of `actor` is pushed to wait for it."""
+    """An effect that asks a person.
+
+    The question suspends `frame`; without one, a frame of `actor` is pushed to wait for the answer.
+    """
 
     question: str
     frame: str | None = None
@@ -149,7 +152,7 @@ class RequestApproval(Effect, frozen=True, tag="approval"):
 
 
 class Custom(Effect, frozen=True, tag="custom"):
-    """Anything else, for a sink of yours: `kind` says what, `payload` is the data."""
+    """Any other effect, for a sink of your own: `kind` names it, `payload` is the data."""
 
     kind: str
     payload: Any
@@ -173,14 +176,14 @@ KINDS: Final[dict[str, type[Effect]]] = {str(kind.__struct_config__.tag): kind f
 
 
 class OperatorOutput(msgspec.Struct, frozen=True):
-    """What an operator gives: its output, as plain data, and the effects that it declares, in order."""
+    """The return value of an operator: its output as plain data, and the effects it declares, in order."""
 
     output: Any = None
     effects: Sequence[AnyEffect] = ()
 
 
 class EffectOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one effect so far. `sink` is None where middleware took it out."""
+    """The outcome of one effect so far. `sink` is None if middleware suppressed the effect."""
 
     effect: str
     kind: str
@@ -191,7 +194,7 @@ class EffectOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operated(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator gave. `repeated` says that it had run before under its key, and did not run now."""
+    """The result of an operator. `repeated` means that it had already run under its key and did not run again."""
 
     output: Any
     outcomes: tuple[EffectOutcome, ...] = ()
@@ -199,14 +202,14 @@ class Operated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect as a sink gets it. The same `id` is the same effect again: taking it twice must change nothing."""
+    """An effect as a sink receives it. The same `id` is the same effect: applying it twice must change nothing."""
 
     id: str
     kind: str
     sink: str
     payload: Any
     scope: str
-    """The stream that it was declared in: effects of one scope for one sink come in order."""
+    """The stream that declared it: effects of one scope for one sink arrive in order."""
     tenant: str
     operator: str | None = None
     attempt: int = 1
@@ -214,8 +217,11 @@ class DeclaredEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared effect. It waits for its turn, its next attempt, its sink, its approval or for somebody to look at
-    it, or it is settled: applied with an answer, or skipped."""
+    """A declared effect and its status.
+
+    It waits for its turn, its next attempt, its sink, an approval or manual attention, or it is settled: applied
+    with an answer, or skipped.
+    """
 
     id: str
     kind: str
@@ -232,7 +238,7 @@ class EffectInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
-    """What one dispatch did, in numbers of effects."""
+    """The result of one dispatch, as numbers of effects."""
 
     applied: int = 0
     skipped: int = 0
@@ -242,5 +248,5 @@ class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempts(self) -> int:
-        """How many effects were looked at."""
+        """The number of effects handled."""
         return self.applied + self.skipped + self.failed + self.deferred + self.dead

@@ -1,4 +1,4 @@
-"""Entries: scoped key-value data, how it is kept, how it is found, and the edges between them."""
+"""Entries: scoped key-value data, its storage and search, and the edges between keys."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ REDUCERS: Final[tuple[Reducer, ...]] = ("overwrite", "append", "merge", "sum")
 DIRECTIONS: Final[tuple[Direction, ...]] = ("out", "in", "both")
 
 CAPABILITIES: Final = frozenset({"durable", "shared", "text", "vectors", "graph", "datalog", "keys", "history"})
-"""What a store may offer beyond reading and writing.
+"""Capabilities of a store beyond reading and writing.
 
-`durable` survives the process, `shared` is seen by others, `text`, `vectors`, `graph` and `datalog` find and connect,
-`keys` take idempotency keys, `history` tells what a key held before."""
+`durable` survives the process, `shared` is visible to other processes, `text`, `vectors`, `graph` and `datalog` search
+and connect, `keys` accepts idempotency keys, `history` returns a key's earlier values.
+"""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as a backend keeps it. The value is JSON that was made above it; the version is the backend's own.
+    """An entry as a backend stores it. The value is JSON encoded by the caller; the version is the backend's own.
 
-    A version is larger than every earlier one of the same key, and is never given twice, also after a deletion.
+    A version is larger than every earlier version of the same key and is never reused, even after a deletion.
     """
 
     value: bytes
@@ -39,25 +40,25 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     content_kind: str | None = None
     salience: float | None = None
     schema: str | None = None
-    """Name and version of the type that it was written as, if the caller registered one: `prefs@2`."""
+    """Name and version of the registered type it was written as, if any: `prefs@2`."""
     words: str | None = None
-    """The text that search looks in; None where the backend does not search."""
+    """The text to search; None where the backend does not search."""
     vector: bytes | None = None
-    """What an embedder made of the words, as int8."""
+    """The embedding of the words, as int8."""
     embedder: str | None = None
     reducer: str | None = None
     given: bytes | None = None
-    """What a reducer was given, where the write has an idempotency key: a retry is compared with it."""
+    """The argument of the reducer, where the write has an idempotency key: a retry is compared with it."""
     applied: tuple[str, ...] = ()
-    """Ids of the newest effects that wrote it: one that comes again is known."""
+    """Ids of the newest effects that wrote it, so that a repeated effect is recognised."""
 
     def live(self, now: int) -> bool:
-        """Whether its time is not over."""
+        """Return True if the entry has not expired."""
         return self.expires_at is None or self.expires_at > now
 
 
 class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries of a scope: live ones in order of key, after one key. `prefix` is compared exactly."""
+    """A query for one page of a scope's live entries, in key order after one key. `prefix` is compared exactly."""
 
     now: int
     prefix: str = ""
@@ -67,7 +68,7 @@ class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search looks for: words that are data, never a query language, and what an embedder made of them."""
+    """A search query: words, which are data and never a query language, and their embedding."""
 
     now: int
     terms: tuple[str, ...]
@@ -98,9 +99,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Edges that begin (`out`) or end (`in`) at any of these keys of one scope.
+    """A query for edges that begin (`out`) or end (`in`) at any of these keys of one scope.
 
-    In order of scope, source, kind, target scope and target.
+    Edges are ordered by scope, source, kind, target scope and target.
     """
 
     scope: str
@@ -112,7 +113,7 @@ class EdgeQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as readers get it. Times are milliseconds since 1970."""
+    """An entry as callers read it. Times are milliseconds since 1970."""
 
     scope: str
     key: str
@@ -127,7 +128,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was found, an entry or a message. Scores compare within one search; 1 is the best."""
+    """A search hit, an entry or a message. Scores are comparable within one search; 1 is the best."""
 
     score: float
     snippet: str
@@ -141,7 +142,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key held from a version on; ERASED where it was erased, nothing where it was deleted."""
+    """A value that a key held from a version on; ERASED if it was erased, None if the key was deleted."""
 
     version: int
     at: int
@@ -152,7 +153,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that a traversal came to, by the shortest way: the edges that lead there from the start."""
+    """A key that a traversal reached, with the shortest path of edges from the start."""
 
     scope: str
     key: str

@@ -1,13 +1,9 @@
-"""Frames: units of work on a call stack, as facts. Goals and texts stay in the events.
+"""Frames: units of work on a call stack, as facts, with limits and token budgets. Texts stay in the events.
 
-A `Frame` holds numbers, ids and statuses only, so that folding and loading give the
-same record whether or not any content was erased in between.
-
-The token budget of one frame: granted, used, reserved for a purpose, lent to live children.
-
-Only arithmetic. Lending and settling keep one sum: what a frame and everything below it may
-spend together never exceeds what the frame was granted, unless work that was already done
-turned out to be dearer. That is an overdraft, and it is shown.
+A `FrameState` holds numbers, ids and statuses only, so that folding and loading give the same record whether or not
+any content was erased in between. A `TokenBudget` is only arithmetic: a frame and all its descendants together never
+spend more than the frame was granted, unless finished work cost more than planned. That excess is reported as an
+overdraft.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ CallKind = Literal["model", "tool", "run"]
 QuestionKind = Literal["approval", "input", "external", "checkpoint", "pause", "timer"]
 OnExpiry = Literal["fail", "cancel", "keep"]
 
-# Scores are stored, names are shown: order is what packing needs.
+# Scores are stored, because packing needs an order; names are displayed.
 Priority = Literal["critical", "high", "medium", "low", "background"]
 PRIORITY_SCORE: dict[str, int] = {"critical": 100, "high": 75, "medium": 50, "low": 25, "background": 10}
 
@@ -37,11 +33,11 @@ HandleKind = Literal["event_ref", "tool_output", "worker_finding", "worker_learn
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """What somebody wants a frame, turn or agent to be bounded by.
+    """The requested limits of a frame, turn or agent.
 
-    What is not given is what holds where it is used: for a turn or a block 50 tool calls, the model's window and no
-    deadline; for a bare frame the defaults of the documents; for a child what its ancestors allow; for a frame that is
-    changed what it has. `timeout_ms=None` means without a deadline.
+    A limit that is not given takes the default of its place: for a turn or a block 50 tool calls, the model's window
+    and no deadline; for a bare frame the defaults of the source documents; for a child the limits of its ancestors; for
+    an update the frame's current limits. `timeout_ms=None` means no deadline.
     """
 
     context_tokens: int | UnsetType = UNSET
@@ -50,13 +46,13 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults
     timeout_ms: int | UnsetType | None = UNSET
 
     def over(self, default: FrameLimits) -> FrameLimits:
-        """What is given here, and for the rest the default."""
+        """Return `default` with the limits given here applied."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
         return msgspec.structs.replace(default, **given)
 
 
 class FrameLimits(Limits, frozen=True, omit_defaults=True, repr_omit_defaults=False):
-    """What one frame may do. The defaults are those of a bare frame pushed at the low level."""
+    """The limits of one frame. The defaults are those of a bare frame pushed at the low level."""
 
     context_tokens: int = 4000
     tool_calls: int = 10
@@ -65,7 +61,7 @@ class FrameLimits(Limits, frozen=True, omit_defaults=True, repr_omit_defaults=Fa
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
-    """A pointer to evidence; its description and target are in the event `version` names."""
+    """A pointer to evidence; its description and target are in the event at `version`."""
 
     id: str
     kind: str
@@ -77,7 +73,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A pointer to something a frame produced; its summary is in the event `version` names."""
+    """A pointer to a frame's result; its summary is in the event at `version`."""
 
     position: int
     kind: str
@@ -86,7 +82,7 @@ class ResultRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent without an outcome: a model, tool or memoised call that is under way or was torn."""
+    """An intent without an outcome: a model, tool or memoised call that is running or was interrupted."""
 
     id: str
     kind: str
@@ -96,7 +92,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspension that waits; reason and options are in the event `version` names."""
+    """A suspension waiting for an answer; reason and options are in the event at `version`."""
 
     id: str
     kind: str
@@ -109,13 +105,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     token: str | None = None
     within: str | None = None
-    """The question of an ancestor whose whole subtree was suspended; this one ends with that one."""
+    """The question of an ancestor whose whole subtree was suspended; this question ends with that one."""
     call: str | None = None
     answer: int | None = None
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """One live unit of work. `version` is that of the stream when it last changed."""
+    """One live unit of work. `version` is the stream's version when the frame last changed."""
 
     id: str
     parent: str | None
@@ -129,7 +125,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     deadline: int | None = None
     stopped_at: int | None = None
-    """Since when the deadline stands still because all work below waits for answers."""
+    """The time at which the deadline was paused because all work below waits for answers."""
     used: int = 0
     reserved: int = 0
     lent: int = 0
@@ -149,7 +145,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> TokenBudget:
-        """What this frame was granted and what became of it."""
+        """The frame's token budget."""
         released = 0 if self.question is None else self.question.released
         return TokenBudget(
             granted=self.granted, used=self.used, reserved=self.reserved, lent=self.lent, released=released
@@ -157,7 +153,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream's events add up to: its version, its owner, its live frames; a session's or line's standing."""
+    """The fold of a stream's events: version, owner, live frames, and the state of its session or thread."""
 
     version: int = 0
     epoch: int = 0
@@ -169,32 +165,32 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """`granted` is None for a root without a limit: then everything is counted and nothing refused."""
+    """A frame's tokens. `granted` is None for a root without a limit: usage is counted and nothing is refused."""
 
     granted: int | None = None
     used: int = 0
     reserved: int = 0
     lent: int = 0
     released: int = 0
-    """What a suspended frame gave back until it goes on."""
+    """Tokens that a suspended frame gave back until it resumes."""
 
     @property
     def available(self) -> int | None:
-        """What may still be spent, reserved or lent; never negative. None if there is no limit."""
+        """Tokens that may still be spent, reserved or lent; never negative. None if there is no limit."""
         if self.granted is None:
             return None
         return max(0, self.granted - self.used - self.reserved - self.lent - self.released)
 
     @property
     def overdraft(self) -> int:
-        """By how much the work cost more than was granted."""
+        """The amount by which the work cost more than was granted."""
         return 0 if self.granted is None else max(0, self.used + self.reserved + self.lent - self.granted)
 
     @property
     def unused(self) -> int:
-        """What a suspended frame does not need meanwhile: its grant less what is spent or lent."""
+        """Tokens that a suspended frame can give back: its grant less the tokens spent or lent."""
         return 0 if self.granted is None else max(0, self.granted - self.used - self.lent)
 
     def affords(self, amount: int) -> bool:
-        """Whether so much is available. Exactly all of it is."""
+        """Return True if at least `amount` tokens are available."""
         return self.available is None or amount <= self.available

@@ -1,4 +1,4 @@
-"""Messages: what was said in a conversation, in one shape for every role and every provider.
+"""Messages of a conversation, in one shape for every role and every provider.
 
 `content` is text or a list of parts. A part is a plain mapping with a `type`:
 
@@ -7,10 +7,10 @@
     file       {"type": "file", "artifact": …, "media_type": …, "name": …}, or "url" or "file_id"
     reasoning  {"type": "reasoning", "provider": …, "item": …}: the provider's own item, returned to it unaltered
     refusal    {"type": "refusal", "text": …}
-    call       {"type": "call", "call": 0}: where in the order of parts a tool call stood
-    other      {"type": "other", "provider": …, "item": …}: what only its provider understands
+    call       {"type": "call", "call": 0}: the position of a tool call among the parts
+    other      {"type": "other", "provider": …, "item": …}: an item that only its provider understands
 
-While a message is on its way in or out, an image or file has its bytes as "data" instead of "artifact".
+While a message is being read or rendered, an image or file has its bytes as "data" instead of "artifact".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERRUPTED = "This call was interrupted before it gave a result. It may or may 
 
 
 class ToolCallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool call that an assistant asked for. `id` is holdfast's own; providers reuse theirs."""
+    """A tool call requested by an assistant. `id` is holdfast's own, because providers reuse theirs."""
 
     name: str
     arguments: str = "{}"
@@ -42,7 +42,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def args(self) -> Any:
-        """The arguments as data."""
+        """The arguments, parsed."""
         try:
             return msgspec.json.decode(self.arguments)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -50,7 +50,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class ToolCallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a tool call came to. `result` is text, a list of parts, or other plain data."""
+    """The result of a tool call. `result` is text, a list of parts, or other plain data."""
 
     tool_call_id: str = ""
     """The `id` of the request; empty while only the provider's id is known."""
@@ -58,7 +58,7 @@ class ToolCallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is_error: bool = False
     provider_id: str | None = None
     interrupted: bool = False
-    """Whether nothing came: it stands for the result of a call that was torn."""
+    """True if the call was interrupted and this stands in for its missing result."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,9 +70,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_results: tuple[ToolCallResult, ...] = ()
     name: str | None = None
     partial: bool = False
-    """Whether it was cut off: what a person saw before a stop."""
+    """True if the message was cut off: the text a user saw before a stop."""
     synthetic: bool = False
-    """Whether holdfast made it, to keep the conversation valid."""
+    """True if holdfast created the message to keep the conversation valid."""
     provider: str | None = None
     model: str | None = None
     provider_id: str | None = None
@@ -89,12 +89,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trust: str = "user"
     erased: bool = False
     policy: str | None = None
-    """What may become of it when the conversation is made shorter, unless it is pinned: compress_first or
-    discard_when_done; without one it is normal."""
+    """The compaction policy unless it is pinned: compress_first or discard_when_done; None is normal."""
 
     @property
     def text(self) -> str:
-        """What it says, without images, files, reasoning and calls."""
+        """The message's text, without images, files, reasoning and calls."""
         if isinstance(self.content, str):
             return self.content
         texts = (part.get("text") for part in self.content or () if part.get("type") in ("text", "refusal"))
@@ -102,29 +101,29 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def finish(self) -> str | None:
-        """Why a reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
+        """The provider's reason for cutting the reply short, such as `length` or `refusal`; None if it ended normally."""
         why = (self.metadata or {}).get("finish")
         return why if isinstance(why, str) else None
 
 
 class ToolDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool as a model is told about it; `parameters` is a JSON schema."""
+    """A tool definition as models receive it; `parameters` is a JSON schema."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: bool | None = None
     raw: dict[str, Any] | None = None
-    """A provider's own tool (web search, code execution), passed to it as it is."""
+    """A provider's own tool (web search, code execution), passed to that provider unchanged."""
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was wrong in a list of messages, and what was done about it."""
+    """One problem found in a list of messages, and the way it was handled."""
 
     index: int
-    """Which message of the given list, from 0."""
+    """The message's index in the given list, from 0."""
     problem: str
     """orphan_result, duplicate_result, missing_result, misplaced_result, empty_message, invalid_arguments,
     nameless_call, unknown_role or malformed."""
     done: str
-    """What was done, in words."""
+    """A description of the repair."""

@@ -1,7 +1,4 @@
-"""What is known about a model: how its tokens are counted, how much it takes, how much it may answer.
-
-What goes to a model and what comes back, whoever the provider is.
-"""
+"""Models: their metadata, and model calls and replies, independent of the provider."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from holdfast.records.usage import Usage
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, or what is assumed of one that is not `known`."""
+    """One model, or the assumptions about a model that is not `known`."""
 
     name: str
     provider: str
@@ -26,7 +23,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_budget(self) -> int:
-        """Tokens that a request may have, so that there is room for the answer."""
+        """Tokens that a request may have while leaving room for the reply."""
         return self.window - self.reply_reserve
 
 
@@ -34,9 +31,9 @@ DeltaKind = Literal["text", "reasoning", "tool", "reset"]
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a reply while it comes. `reset` says that the reply begins anew: forget the pieces before it.
+    """A piece of a streamed reply. `reset` means that the reply starts over: discard the pieces before it.
 
-    A `tool` delta names the tool that is being called; its arguments come with the whole reply.
+    A `tool` delta names the tool being called; its arguments come with the whole reply.
     """
 
     kind: DeltaKind = "text"
@@ -44,7 +41,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply. `finish` says why it ended if not by itself, as in `length`, `content_filter` or `refusal`."""
+    """A whole reply. `finish` is the reason if it was cut short, such as `length`, `content_filter` or `refusal`."""
 
     message: Message
     usage: Usage = Usage()
@@ -53,7 +50,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(Protocol):
-    """A pack, as far as a model needs it: the keyword arguments of a request, in each form."""
+    """A pack as a model needs it: the keyword arguments of a request, in each provider's format."""
 
     def to_openai(self) -> Mapping[str, Any]: ...
 
@@ -63,11 +60,11 @@ class Shown(Protocol):
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a model. `call` is its id, and the idempotency key where a provider takes one."""
+    """One call of a model. `call` is its id, and the idempotency key for providers that accept one."""
 
     pack: Shown
     call: str = ""
     output: dict[str, Any] | None = None
-    """The JSON schema that the provider is told to keep to. The reply comes as it is: whoever asked checks it."""
+    """The JSON schema that the provider is told to follow. The reply is not validated here: the caller checks it."""
     options: Mapping[str, Any] = {}
-    """What else the request says: temperature, max_tokens, reasoning."""
+    """Further options of the request: temperature, max_tokens, reasoning."""

@@ -1,4 +1,4 @@
-"""Context packs: what a model is shown for one call, where each piece of it came from, and what that took."""
+"""Context packs: the content shown to a model in one call, the origin of each piece, and its cost in tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAIN_ROLE: Final = "main"
 
 
 class CompactionLevel(StrEnum):
-    """How hard a pack was made smaller. Each level does what those before it do, and more."""
+    """The degree to which a pack was compacted. Each level includes the measures of those before it."""
 
     NONE = "none"
     LIGHT = "light"
@@ -33,10 +33,10 @@ LEVELS: Final[tuple[CompactionLevel, ...]] = tuple(CompactionLevel)
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a piece of a pack comes from, exactly enough to read it again: never its text.
+    """The origin of a piece of a pack, exact enough to read it again; never its text.
 
     An event of a stream by its version, or several messages from `first` to `last`; an artifact by its name. `part`
-    says which part of a brief it is, or that it marks what is not shown. `cut` says how it was made shorter.
+    names a part of a brief, or a marker for omitted messages. `cut` describes how the piece was shortened.
     """
 
     kind: SegmentKind
@@ -53,33 +53,33 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of a pack, as it is shown. A conversation has one for each round."""
+    """One piece of a pack, as shown. A conversation has one segment per round."""
 
     kind: SegmentKind
     id: str
-    """What `expand` takes: m57, s12, a handle's id."""
+    """The id that `expand` accepts: m57, s12, a handle's id."""
     priority: str
     trust: str
-    """The lowest trust of what it was made from."""
+    """The lowest trust of its sources."""
     estimated_tokens: int
     messages: tuple[Message, ...]
     origins: tuple[Origin, ...] = ()
     shortened: int = 0
-    """How many characters were left out."""
+    """Number of characters left out."""
 
     @property
     def tokens(self) -> int:
-        """What it takes of the budget: `estimated_tokens`, by the name that everything else has for it."""
+        """The segment's share of the budget: `estimated_tokens`, under the name that other records use."""
         return self.estimated_tokens
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The texts of its messages."""
         return "\n".join(message.text for message in self.messages)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one candidate, and why."""
+    """The outcome for one candidate of a pack, with the reason."""
 
     id: str
     kind: SegmentKind
@@ -87,16 +87,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     priority: str = "medium"
     tokens: int | None = None
-    """What it takes whole, if that is known."""
+    """Tokens of the whole candidate, if known."""
     shown: int = 0
-    """What it takes as it is shown."""
+    """Tokens of the candidate as shown."""
     trust: str | None = None
     count: int = 1
-    """How many messages it stands for."""
+    """Number of messages it stands for."""
 
 
 class BriefContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What comes first in every pack: instructions, what must always hold, what is being worked on, and the tools."""
+    """The head of every pack: system prompt, invariants, working context and tools."""
 
     system_prompt: str | None = None
     invariants: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class FrameBreadcrumb(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrievedEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence as it is shown: what its handle led to."""
+    """Evidence as shown: the content its handle points to."""
 
     handle_id: str
     type: str
@@ -127,7 +127,7 @@ class RetrievedEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a conversation that is shown, oldest first, and how much of it is not."""
+    """The part of a conversation that is shown, oldest first, and the number of messages that are not."""
 
     messages: tuple[Message, ...]
     message_count: int
@@ -136,7 +136,7 @@ class ConversationSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tokens of a pack went."""
+    """The tokens of a pack by kind of segment."""
 
     brief: int = 0
     breadcrumbs: int = 0
@@ -145,11 +145,11 @@ class TokenBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     evidence: int = 0
     overhead: int = 0
-    """What a provider puts around a request."""
+    """Tokens that a provider adds to a request."""
 
 
 class TokenSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a pack may take, what it takes, and of what."""
+    """A pack's token budget, its use, and the breakdown of that use."""
 
     budget: int
     used: int
@@ -159,7 +159,7 @@ class TokenSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Packs with the same key keep their window where it is, as long as what follows fits."""
+    """The key of a window. Packs with the same key keep the window's start as long as the messages after it fit."""
 
     role: str
     layout: str
@@ -168,39 +168,39 @@ class WindowKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pack this is, for whom, and what is not in it."""
+    """The identity of a pack, its purpose, and its omissions."""
 
     pack_id: str | None
-    """Its name in the journal; None as long as it is not journaled."""
+    """Its id in the journal; None until it is journaled."""
     frame_id: str | None
     scope: str
-    """The line of conversation that it shows, or the frame's own."""
+    """The thread that it shows, or the frame's own scope."""
     role: str
     created_at: int
     log_seq: int
-    """The journal's cursor when it was made."""
+    """The journal's cursor when it was assembled."""
     level: CompactionLevel
     layout: Layout
     omitted: tuple[str, ...] = ()
     missing_handles: tuple[str, ...] = ()
-    """Included by name, and not to be found."""
+    """Handles included by name that do not exist."""
     refused_exclusions: tuple[str, ...] = ()
-    """Critical evidence that stays although it was excluded."""
+    """Critical evidence that was kept although it was excluded."""
     failed: dict[str, str] = {}
     """Evidence that could not be read, with the reason."""
     erased: tuple[str, ...] = ()
-    """Pieces whose content was erased since it was journaled."""
+    """Pieces whose content was erased after the pack was journaled."""
     reconstructed: bool = False
-    """Whether it was made from the journal as it was at another time, rather than journaled itself."""
+    """True if it was assembled from the journal as of another time rather than journaled itself."""
 
 
 class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that goes into one request, within its budget."""
+    """The complete content of one request, within its budget."""
 
     system: str | None
     tools: tuple[ToolDef, ...]
     segments: tuple[Segment, ...]
-    """In the order in which they are shown. The brief's is first; its system prompt and tools are beside it."""
+    """Segments in display order. The brief's comes first; its system prompt and tools are separate fields."""
     summaries: tuple[Summary, ...]
     conversation: ConversationSlice
     brief: BriefContext
@@ -212,80 +212,80 @@ class Packed(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     tokenizer: str
     exact: bool
-    """Whether tokens were counted by the model's own tokenizer, or by an upper estimate."""
+    """True if tokens were counted by the model's own tokenizer, False for an upper estimate."""
     window: WindowKey
     window_start: tuple[str, int] | None = None
-    """The stream and version of the oldest message of the window."""
+    """The stream and version of the oldest message in the window."""
     shortened: int = 0
-    """How many of the messages had to be shortened."""
+    """Number of messages that had to be shortened."""
     limited_by: str | None = None
-    """What made the budget smaller than was asked for: context_tokens, or available."""
+    """The limit that reduced the requested budget: context_tokens or available."""
     cached_tokens: int = 0
-    """Tokens at the beginning that are the same as in the last journaled pack."""
+    """Tokens of the prefix shared with the last journaled pack."""
     pins: tuple[tuple[str, bytes], ...] = ()
-    """Texts from outside by the names of the artifacts that they are kept as once the pack is journaled."""
+    """External texts, each with the name of the artifact that stores it once the pack is journaled."""
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
-    """Tokens of messages that were counted for this pack first, by stream: version and tokens."""
+    """Messages first counted for this pack, by stream: (version, tokens) pairs."""
     follows: dict[tuple[str, int], tuple[str, int]] = {}
-    """Which message comes after which on the line, where nothing lies between them."""
+    """The successor of each message in the thread, where nothing lies between them."""
     kept_as: str = ""
-    """The name that those counts are kept under."""
+    """The tokenizer name under which those counts are stored."""
     stable: int = 0
-    """How many of the segments come before what was fetched for this call only."""
+    """Number of leading segments before the content fetched for this call only."""
 
 
 class PackDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """How two packs differ, by the ids of their segments."""
+    """The differences between two packs, by segment id."""
 
     added: tuple[Segment, ...]
     removed: tuple[Segment, ...]
     changed: tuple[tuple[Segment, Segment], ...]
     same: int
     common_tokens: int
-    """Tokens at the beginning that both have."""
+    """Tokens of the common prefix."""
     level: tuple[str, str]
     tokens: tuple[int, int]
 
 
 class Appearance(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a fact in one journaled pack."""
+    """The treatment of a fact in one journaled pack."""
 
     call: str
     pack: str
     at: int
     role: str
     state: str
-    """shown, shortened (and cut out of what was left), summarised, recalled or absent."""
+    """shown, shortened (the fact itself was cut), summarised, recalled or absent."""
     seen: bool
-    """Whether a model could read it there: as it was said, in evidence or a memory, or repeated by a summary."""
+    """True if a model could read it there: verbatim, in evidence or a memory, or repeated by a summary."""
     by: str | None = None
-    """The segment that showed it, or stood for it: m57, s12, a handle."""
+    """The segment that showed it or stood for it: m57, s12, a handle."""
     reason: str | None = None
-    """Why, in one word, as in decisions."""
+    """The reason in one word, as in decisions."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """The way of a fact through the packs of a conversation."""
+    """The path of a fact through the packs of a conversation."""
 
     text: str
     found: tuple[str, ...]
-    """Where it was said: m57, s12, a handle, an entry."""
+    """The places where it was stated: m57, s12, a handle, an entry."""
     said_at: int | None
     appearances: tuple[Appearance, ...]
     now: str
-    """What a pack made now would do with it: shown, shortened, summarised, recalled or absent."""
+    """Its treatment in a pack assembled now: shown, shortened, summarised, recalled or absent."""
     left: Appearance | None
-    """Where it left last: the first pack without it after one in which it could be read, in the role of the newest."""
+    """Its last disappearance: the first pack without it after one that showed it, in the role of the newest pack."""
     covered_by: str | None
-    """The summary that covers where it was said."""
+    """The summary that covers the place where it was stated."""
     fix: str
-    """What to do so that the model sees it."""
+    """Advice for making the model see it."""
     note: str | None = None
-    """What was not looked at, if anything."""
+    """The part of the history that was not searched, if any."""
 
 
 class PackInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A journaled pack as a list shows it."""
+    """A journaled pack as listed."""
 
     call: str
     pack: str
@@ -296,6 +296,6 @@ class PackInfo(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     cached_share: float
     shown: int
-    """How many messages of the conversation it shows."""
+    """Number of messages of the conversation that it shows."""
     left_out: int
-    """How many are neither shown nor summarised."""
+    """Number of messages that are neither shown nor summarised."""

@@ -1,4 +1,4 @@
-"""What a restart finds: every live leaf, the line to the current frame, and what was left undone."""
+"""Recovery after a restart: the live leaves, the stack to the current frame, and the unfinished work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WorkKind = Literal[
 
 
 class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame, live or ended, with its texts. `goal` and the like are ERASED once their content is."""
+    """One frame, live or ended, with its texts. `goal` and other texts are ERASED once their content is erased."""
 
     id: str
     scope: str
@@ -55,12 +55,12 @@ class FrameInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended."""
+        """True if the frame has not ended."""
         return self.completed_at is None
 
 
 class HandleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A handle with what its event says about it."""
+    """A handle with the content of its event."""
 
     id: str
     kind: str
@@ -74,16 +74,16 @@ class HandleInfo(msgspec.Struct, frozen=True, kw_only=True):
     body: str | Erased | None
     metadata: Any
     trust: str | None = None
-    """The lower of what was declared and of who attached it."""
+    """The lower of the declared trust and the trust of the writer that attached it."""
     source_stream: str | None = None
-    """For one that was inherited: where it was first attached, and what it says is kept."""
+    """For an inherited handle: the stream where it was first attached and its content is stored."""
     source_version: int | None = None
     at: int = 0
-    """When it was attached."""
+    """The time it was attached."""
 
 
 class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An open question with what is asked. `answered` says that its frame only has to be resumed."""
+    """An open question with its content. `answered` means that its frame only has to be resumed."""
 
     id: str
     frame: str
@@ -105,7 +105,7 @@ class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that was asked. The token is shown here once and kept nowhere; `answer` is None until there is one."""
+    """A question that was asked. `token` is returned only here and stored nowhere; `answer` is None until answered."""
 
     question: str
     frame: str
@@ -113,15 +113,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool = False
     answer: Answer | None = None
     over: bool = False
-    """The frame has gone on: there is an answer, or its timer rang."""
+    """True if the frame has resumed: the question was answered, or its timer elapsed."""
 
 
 RUN_AGAIN, DO_NOT = "run again", "do not"
-"""The answers to whether something that may have run is to run again."""
+"""The options of a question about repeating a call that may already have run."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody answered. `arguments` are set if they were edited on approval."""
+    """An answer to a question. `arguments` are set if they were edited on approval."""
 
     question: str
     approved: bool | None
@@ -133,7 +133,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was begun and not finished. `unsafe_to_retry` says that it may have happened."""
+    """Work that was begun and not finished. `unsafe_to_retry` means that it may have taken effect."""
 
     frame: str
     kind: str
@@ -144,11 +144,11 @@ class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
     if_interrupted: str | None = None
     unsafe_to_retry: bool = False
     next: str = "work"
-    """What to do about it: work, children, answer, resume, retry, ask or fail."""
+    """The next action: work, children, answer, resume, retry, ask or fail."""
 
 
 class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was found, and how long it took."""
+    """The extent of a recovery, and the time it took."""
 
     frames_recovered: int
     pending_work_items: int
@@ -157,7 +157,7 @@ class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an actor stood. An empty stack means that there is nothing to go on with."""
+    """The state of an actor after a restart. An empty stack means that there is nothing to resume."""
 
     current: FrameInfo | None
     stack: tuple[FrameInfo, ...]
@@ -170,7 +170,7 @@ class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did, by frame or question."""
+    """The result of a sweep, as ids of frames or questions."""
 
     resumed: tuple[str, ...] = ()
     expired: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What is asked of a journal besides writing, and what it reports."""
+"""Queries and reports of a journal besides appends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 Progress = Callable[[int, int], None]
-"""Called with what is done and what there is to do."""
+"""A callback that receives the amount done and the total."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure removed."""
+    """The result of an erasure."""
 
     subject: int
     events: int
@@ -41,7 +41,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, where, and what it means."""
+    """One problem, its place, and its meaning."""
 
     kind: str
     where: str
@@ -49,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` looked at and found."""
+    """The result of `verify`: the amounts checked, and the findings."""
 
     events: int
     streams: int
@@ -59,5 +59,5 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.findings

@@ -21,7 +21,7 @@ MAIN_THREAD = "main"
 
 
 class Scope(msgspec.Struct, frozen=True, order=True):
-    """An ordered path of (kind, id). Make one with the named constructors."""
+    """An ordered path of (kind, id). Construct it with the named constructors."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -37,7 +37,7 @@ class Scope(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def actor(cls, name: str, *, session: str | None = None, thread: str | None = None) -> Scope:
-        """Where the frames of one doer live, optionally within a session and thread."""
+        """Return the scope of an actor's frames, optionally within a session and thread."""
         parts = [("actor", name)]
         if session is not None:
             parts.append(("session", session))
@@ -47,44 +47,44 @@ class Scope(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def session(cls, name: str) -> Scope:
-        """A session as a whole."""
+        """Return the scope of a whole session."""
         return cls((("session", name),))
 
     @classmethod
     def thread(cls, session: str, name: str = MAIN_THREAD) -> Scope:
-        """One line of a conversation: the stream that its messages live in."""
+        """Return the scope of one thread of a session: the stream that holds its messages."""
         return cls((("session", session), ("thread", name)))
 
     @classmethod
     def operator(cls, name: str, *, workflow: str | None = None) -> Scope:
-        """What one operator keeps, optionally within a workflow."""
+        """Return the scope of an operator's state, optionally within a workflow."""
         if workflow is None:
             return cls((("operator", name),))
         return cls((("workflow", workflow), ("operator", name)))
 
     @classmethod
     def workflow(cls, name: str) -> Scope:
-        """A task's workflow."""
+        """Return the scope of a task's workflow."""
         return cls((("workflow", name),))
 
     @classmethod
     def user(cls, name: str) -> Scope:
-        """What is kept about one user. Names are never personal: use a pseudonym."""
+        """Return the scope of the data kept about one user. The name must not be personal: use a pseudonym."""
         return cls((("user", name),))
 
     @classmethod
     def frame(cls, frame_id: str) -> Scope:
-        """The private messages of a child frame."""
+        """Return the scope of a child frame's private messages."""
         return cls((("frame", frame_id),))
 
     @classmethod
     def custom(cls, namespace: str, name: str) -> Scope:
-        """An address of your own."""
+        """Return a scope of the application's own."""
         return cls((("custom", namespace), ("id", name)))
 
     @classmethod
     def of(cls, value: Scope | str) -> Scope:
-        """A scope as given, a scope's text, or a bare id, which means that session."""
+        """Convert a Scope, a scope's text or a bare session id to a Scope."""
         if isinstance(value, Scope):
             return value
         if not isinstance(value, str):
@@ -97,7 +97,7 @@ class Scope(msgspec.Struct, frozen=True, order=True):
         return _text(self.parts)
 
     def get(self, kind: str) -> str | None:
-        """The id of the first part of that kind, or None."""
+        """Return the id of the first part of this kind, or None."""
         return next((name for part, name in self.parts if part == kind), None)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Scope(msgspec.Struct, frozen=True, order=True):
 Scope.GLOBAL = Scope(())
 
 Address = Scope | str
-"""What is accepted wherever a scope is: a scope, its text, or a bare id, which means that session."""
+"""A scope as arguments accept it: a Scope, a scope's text, or a bare session id."""
 
 
 @lru_cache(maxsize=1024)
@@ -119,7 +119,7 @@ def _text(parts: tuple[tuple[str, str], ...]) -> str:
 
 def _encode(name: str) -> str:
     text = quote(name, safe="")
-    # A leading dot would make `.` and `..`, which are not names in a file system.
+    # A leading dot could produce `.` or `..`, which are not usable as file names.
     return "%2E" + text[1:] if text.startswith(".") else text
 
 
@@ -132,7 +132,7 @@ def _decode(piece: str) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_scope(text: str) -> Scope:
-    """Read a scope's text form back; refuses any text that is not exactly one."""
+    """Parse a scope's text form; refuse any text that is not canonical."""
     if text == "global":
         return Scope.GLOBAL
     pieces = text.split("/")

@@ -1,4 +1,4 @@
-"""Sessions and the lines of their conversations, as facts: what is needed to go on. Texts stay in the events."""
+"""Sessions and their threads, as facts: the state needed to continue them. Texts stay in the events."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from holdfast.records.usage import Usage
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a conversation: where it stands."""
+    """The state of one thread of a conversation."""
 
     messages: int = 0
-    """How many messages it has now, with those of the line that it was forked from."""
+    """Number of current messages, including those of the thread it was forked from."""
     newest: int = 0
-    """The version of the newest message; 0 if it has none of its own."""
+    """The version of the newest message; 0 if the thread has none of its own."""
     newest_at: int = 0
     floor: int = 0
     """Messages up to this version belong to an earlier conversation under the same id."""
     edited: int = 0
-    """The version at which something that was said last changed: retracted, summarised or reset."""
+    """The version of the last change to existing messages: a retraction, summary or reset."""
     generation: int = 0
     packed: int = 0
-    """The version of the newest pack that was journaled."""
+    """The version of the newest journaled pack."""
     ended: bool = False
     fresh: bool = False
-    """Whether, after a reset, the next message begins a new generation."""
+    """True if, after a reset, the next message begins a new generation."""
     shared: tuple[Segment, ...] = ()
-    """What a branch has in common with other lines, nearest first."""
+    """Segments that a branch shares with other threads, nearest first."""
     usage: Usage = Usage(cost=0)
     calls: dict[str, CallRef] = {}
-    """Tool calls that wait for their results."""
+    """Tool calls waiting for their results."""
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that ended and that memory has not taken yet; `version` is that of its `session.closing`."""
+    """An ended conversation that memory has not taken yet; `version` is that of its `session.closing`."""
 
     id: str
     version: int
@@ -44,7 +44,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's settings and where it stands. Versions name the events that hold its texts."""
+    """A session's settings and status. `system`, `title` and `metadata` are versions of the events with those texts."""
 
     status: str = "open"
     generation: int = 0
@@ -62,7 +62,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as a list shows it. `user` is the pseudonym of whoever opened it."""
+    """A session as listed. `user` is the pseudonym of the user who opened it."""
 
     id: str
     status: str
@@ -77,20 +77,20 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweptSessions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did: sessions that were idle for too long and ended, and conversations that memory took."""
+    """The result of a sweep: the number of idle sessions ended and of conversations handed to memory."""
 
     ended: int
     handed_over: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Words that stand for messages of a line, which `expand` gives back."""
+    """A text that stands for messages of a thread; `expand` returns the messages."""
 
     id: str
     stream: str
     version: int
     covers: tuple[Stretch, ...]
-    """What it stands for, oldest first."""
+    """The messages it stands for, oldest first."""
     messages: int
     text: str
     tokens: int | None
@@ -98,4 +98,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     trust: str
     state: dict[str, Any] | None = None
-    """What was drawn from the messages as data, if that is what it was made for."""
+    """Data extracted from the messages, if the summary was made to extract state."""

@@ -1,7 +1,7 @@
-"""What a model call used. Input plus output is what spends a budget.
+"""Tokens and cost of model calls. Input plus output counts against a budget.
 
-What is not known is never taken for nothing: a sum says how many of its tokens were only estimated, and how many have
-no known cost.
+An unknown amount is never counted as zero: a sum reports how many of its tokens were estimated and how many have no
+known cost.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ NANO_USD = 1_000_000_000
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of one call, or of many added up; `cost` is in billionths of a US dollar, `cost_usd` in dollars.
+    """Tokens of one call, or a sum over calls; `cost` is in billionths of a US dollar, `cost_usd` in dollars.
 
-    A cost of None is not known. In a sum `cost` is of what is known, and `unpriced` is the number of tokens that it
-    says nothing about. `estimated` tokens were counted here, because whoever gave the reply did not say what it used.
+    A cost of None is unknown. In a sum, `cost` covers the calls with a known price, and `unpriced` counts the tokens of
+    the others. `estimated` tokens were counted by holdfast because the reply reported no usage.
     """
 
     input: int = 0
@@ -30,7 +30,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def estimate(cls, input: int, output: int = 0) -> Usage:
-        """What a call is taken to have used that said nothing of it."""
+        """Return an estimated usage, for a call whose reply reported none."""
         return cls(input=input, output=output, estimated=input + output)
 
     @property
@@ -40,21 +40,21 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cost_usd(self) -> float | None:
-        """What is known of the cost, in US dollars, to be shown; `cost` is what adds up without loss."""
+        """The known cost in US dollars, for display; add up `cost` instead, which is exact."""
         return None if self.cost is None else self.cost / NANO_USD
 
     @property
     def cost_known(self) -> bool:
-        """Whether `cost` is of all that was used."""
+        """True if `cost` covers all tokens."""
         return not self.unpriced_tokens
 
     @property
     def unpriced_tokens(self) -> int:
-        """Tokens whose cost is not known: of one call all or none, of a sum perhaps some."""
+        """Tokens whose cost is unknown: for one call all or none, for a sum possibly some."""
         return self.unpriced or (self.spent if self.cost is None else 0)
 
     def __add__(self, other: Usage) -> Usage:
-        if _NOTHING in (self, other):  # Adding nothing loses nothing, such as the model's name.
+        if _NOTHING in (self, other):  # Adding an empty usage keeps everything, including the model's name.
             return self if other == _NOTHING else other
         return summed(
             input=self.input + other.input,
@@ -73,5 +73,5 @@ _NOTHING = Usage()
 
 
 def summed(*, cost: int | None, unpriced: int, **amounts: int | str | None) -> Usage:
-    """A sum of calls. Where no cost but 0 is known and something has no price, nothing is known of the cost."""
+    """Return a sum of calls. If the only known cost is 0 and some tokens are unpriced, the cost is unknown."""
     return Usage(cost=None if unpriced and not cost else cost, unpriced=unpriced, **amounts)  # type: ignore[arg-type]

@@ -1,12 +1,9 @@
-"""Agents: send something to a conversation and get a reply, through turns that survive their process.
+"""Agents: send a message to a conversation and get a reply, through turns that survive their process.
 
-An agent holds no messages. What it needs it reads from the journal, so any process that has the same agent can go on
-with what another one left.
+An agent holds no messages. It reads everything from the journal, so any process with the same agent can continue the
+work of another one. `Agent` is `AsyncAgent` on an event loop in a background thread, which starts with the first send
+and ends with the client; Ctrl-C during a wait leaves the turn live.
 
-An agent for code without asyncio: the same one, on a loop of its own in a background thread.
-
-The loop begins with the first thing that is sent and ends with the client. Ctrl-C while it is waited for leaves the
-turn live, as any other interruption does.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ T = TypeVar("T")
 
 
 class AsyncAgent(Generic[T]):
-    """An agent for asyncio. Made by `hf.agent(…)`; one serves any number of conversations at a time."""
+    """An agent for asyncio, created by `hf.agent(…)`; it serves any number of conversations at a time."""
 
     def __init__(self, hf: AsyncHoldfast, makeup: Makeup) -> None:
         self._hf, self._made = hf, makeup
@@ -49,7 +46,7 @@ class AsyncAgent(Generic[T]):
 
     @property
     def name(self) -> str:
-        """Its name, under which it takes up what it left."""
+        """The agent's name, under which it resumes its turns."""
         return self._made.name
 
     async def send(
@@ -62,10 +59,11 @@ class AsyncAgent(Generic[T]):
         if_busy: str = "queue",
         wait: float | None = None,
     ) -> Reply[T]:
-        """Say something and get what came of it. Without a message it goes on with the turn that is live.
+        """Send a message and return the reply. Without a message, continue the live turn.
 
-        With a key it is safe to send again, from any process: what is done is not done again. If it is cancelled while
-        it waits for others, nothing is written; once its turn has begun that goes on, and `stop` is what ends it.
+        With a key it is safe to send again, from any process: completed work is not repeated. If the call is cancelled
+        while it waits behind other turns, nothing is written; once its turn has begun, the turn goes on, and only
+        `stop` ends it.
         """
         return await self._send(self._terms(message, key, if_busy, wait), session, thread)
 
@@ -79,10 +77,11 @@ class AsyncAgent(Generic[T]):
         if_busy: str = "queue",
         wait: float | None = None,
     ) -> AsyncIterator[AgentEvent]:
-        """As `send`, with everything that happens on the way. Who stops listening does not stop the work.
+        """Send like `send`, and yield every event on the way. Closing the iterator does not stop the work.
 
-        Begins with the message. Without one, or with a key that was used, it begins with the turn that it goes on with.
-        Ends when the turn is done, stopped or waits. `tail` goes on behind the last event that had an id.
+        The stream begins with the message; without one, or with a key that was used before, with the turn that it
+        continues. It ends when the turn is done, stopped or waits. `tail` continues after the last event that has an
+        id.
         """
         terms = self._terms(message, key, if_busy, wait)
         tail, known = await self._hf._threads.run(self._listening, self._line(session, thread), terms)
@@ -92,7 +91,7 @@ class AsyncAgent(Generic[T]):
         running = sending.task
         assert running is not None, "it has just begun"
         try:
-            if not known:  # What others do before it is its turn is theirs.
+            if not known:  # Events before its own turn belong to other turns.
                 await asyncio.wait((begun.turn, running), return_when=asyncio.FIRST_COMPLETED)
                 if begun.turn.done():
                     await self._hf._threads.run(tail.note, begun.turn.result())
@@ -106,9 +105,9 @@ class AsyncAgent(Generic[T]):
             sending.take_back()
 
     async def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> AsyncIterator[AgentEvent]:
-        """What happens in a conversation, from any process: behind an event, or from the turn that is under way.
+        """Yield the events of a conversation, from any process: after an event, or from the start of the live turn.
 
-        Ends when no turn is under way, or it waits for a person.
+        Ends when no turn is live, or the turn waits for a person.
         """
         tail = await self._hf._threads.run(lambda: self._tail(self._line(session, thread)).go_to(after))
         hub, place = self._crew.hub, self._place(session, thread)
@@ -116,7 +115,7 @@ class AsyncAgent(Generic[T]):
             yield event
 
     async def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
-        """Have the turn that is under way stopped; what was shown is kept. False if there is none."""
+        """Stop the live turn; text that was shown is kept. Returns False if there is none."""
         client = self._hf._client
         found = Session(client._ports, client._acting, check_id(session, "session"), thread)
         return await self._hf._threads.run(found.stop, reason)
@@ -129,10 +128,11 @@ class AsyncAgent(Generic[T]):
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
     ) -> AbstractAsyncContextManager[Recovering]:
-        """In the background, take up what dead processes left, what was answered, and what a timer woke.
+        """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
-        Of the agent's own tenant; with `tenants="all"` of every one, or of those whose names are given. What fails is
-        told to `on_error`; without one it is warned of, once for each turn and kind of error. It is tried again anyway.
+        Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
+        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried in any
+        case.
         """
 
         def take_up(tenant: str, session: str, thread: str) -> Awaitable[Reply[T]]:
@@ -144,10 +144,10 @@ class AsyncAgent(Generic[T]):
         )
 
     def tenant(self, name: str) -> AsyncAgent[T]:
-        """The same agent for one tenant's conversations, and no others."""
+        """Return the same agent for the conversations of one tenant only."""
         return AsyncAgent(self._hf.tenant(name), self._made)
 
-    # inside
+    # Internals
 
     def _terms(self, message: Any, key: str | None, if_busy: str, wait: float | None) -> Terms:
         return Terms(
@@ -163,7 +163,7 @@ class AsyncAgent(Generic[T]):
         )
 
     def _started(self, terms: Terms, session: str, thread: str, begun: Begun | None = None) -> Sending[T]:
-        """The work as a task of its own: it goes on when nobody listens, and a shutdown knows of it."""
+        """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
         sending: Sending[T] = Sending(self._hf, self._made, terms, session, thread, begun)
         with waited_for_here(self._hf._client._ports, asyncio.current_task()):
             sending.task = self._crew.begin(sending.run())
@@ -188,7 +188,7 @@ class AsyncAgent(Generic[T]):
         return Tail(client._ports, client._acting, turns.place_of_turns(line))
 
     def _listening(self, line: str, terms: Terms) -> tuple[Tail, bool]:
-        """Where to listen from, and whether that is known before the turn is ours."""
+        """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
         tail, client = self._tail(line), self._hf._client
         wanted = turns.Wanted(messages=terms.messages, key=terms.key, limits=FrameLimits())
         known = turns.by_key(client._ports, client._acting, turns.place_of_turns(line), wanted)
@@ -203,14 +203,14 @@ class AsyncAgent(Generic[T]):
 
 
 class Agent(Generic[T]):
-    """An agent. Made by `hf.agent(…)`; one serves any number of conversations, from any number of threads."""
+    """An agent, created by `hf.agent(…)`; it serves any number of conversations, from any number of threads."""
 
     def __init__(self, hf: Holdfast, makeup: Makeup) -> None:
         self._hf, self._made = hf, makeup
 
     @property
     def name(self) -> str:
-        """Its name, under which it takes up what it left."""
+        """The agent's name, under which it resumes its turns."""
         return self._made.name
 
     def _on(self, loop: LoopThread) -> AsyncAgent[T]:
@@ -228,16 +228,17 @@ class Agent(Generic[T]):
         if_busy: str = "queue",
         wait: float | None = None,
     ) -> Reply[T]:
-        """Say something and get what came of it. Without a message it goes on with the turn that is live.
+        """Send a message and return the reply. Without a message, continue the live turn.
 
-        With a key it is safe to send again, from any process: what is done is not done again.
+        With a key it is safe to send again, from any process: completed work is not repeated.
         """
         loop = loop_of(self._hf)
 
         async def sent() -> Reply[T]:
             agent = self._on(loop)
             terms = agent._terms(message, key, if_busy, wait)
-            # Nobody but this thread knows of it: who interrupts it wants it left, and not to go on unseen.
+            # Only this thread knows of the send, so an interrupt stops driving the turn instead of continuing it
+            # unseen.
             return await agent._send(terms, session, thread, goes_on=False)
 
         with waited_for_here(self._hf._ports):
@@ -253,7 +254,7 @@ class Agent(Generic[T]):
         if_busy: str = "queue",
         wait: float | None = None,
     ) -> Iterator[AgentEvent]:
-        """As `send`, with everything that happens on the way. Who stops listening does not stop the work."""
+        """Send like `send`, and yield every event on the way. Closing the iterator does not stop the work."""
         loop = loop_of(self._hf)
         return _drawn(
             self._hf._ports,
@@ -262,12 +263,12 @@ class Agent(Generic[T]):
         )
 
     def tail(self, session: str, after: str | None = None, *, thread: str = "main") -> Iterator[AgentEvent]:
-        """What happens in a conversation, from any process: behind an event, or from the turn that is under way."""
+        """Yield the events of a conversation, from any process: after an event, or from the start of the live turn."""
         loop = loop_of(self._hf)
         return _drawn(self._hf._ports, loop, lambda: self._on(loop).tail(session, after, thread=thread))
 
     def stop(self, session: str, reason: str = turns.STOPPED, *, thread: str = "main") -> bool:
-        """Have the turn that is under way stopped; what was shown is kept. False if there is none."""
+        """Stop the live turn; text that was shown is kept. Returns False if there is none."""
         return Session(self._hf._ports, self._hf._acting, check_id(session, "session"), thread).stop(reason)
 
     @contextmanager
@@ -279,10 +280,11 @@ class Agent(Generic[T]):
         tenants: str | Sequence[str] | None = None,
         on_error: OnError | None = None,
     ) -> Iterator[Recovering]:
-        """In the background, take up what dead processes left, what was answered, and what a timer woke.
+        """Resume, in the background, turns left by dead processes, turns with an answer, and turns woken by a timer.
 
-        Of the agent's own tenant; with `tenants="all"` of every one, or of those whose names are given. What fails is
-        told to `on_error`; without one it is warned of, once for each turn and kind of error. It is tried again anyway.
+        Covers the agent's own tenant; with `tenants="all"` every tenant, or those with the given names. Failures go to
+        `on_error`; without it there is one warning for each turn and kind of error. Failed turns are retried in any
+        case.
         """
         loop = loop_of(self._hf)
 
@@ -298,7 +300,7 @@ class Agent(Generic[T]):
                 loop.run(_left(at_work))
 
     def tenant(self, name: str) -> Agent[T]:
-        """The same agent for one tenant's conversations, and no others."""
+        """Return the same agent for the conversations of one tenant only."""
         return Agent(self._hf.tenant(name), self._made)
 
     def __repr__(self) -> str:
@@ -310,7 +312,7 @@ async def _left(at_work: Recovering) -> None:
 
 
 def _drawn(ports: Ports, loop: LoopThread, make: Callable[[], AsyncIterator[AgentEvent]]) -> Iterator[AgentEvent]:
-    """An async iterator, drawn from a thread."""
+    """Iterate over an async iterator from a thread."""
     made: list[Any] = []
 
     async def following() -> AgentEvent | None:

@@ -1,6 +1,7 @@
-"""What an agent is made of. What could never work is refused when the agent is made, not when somebody waits for it.
+"""The configuration of an agent, and the rules for tool calls that follow from its tools.
 
-What is to be done about a tool call before it begins and after it was torn, as its tool was made.
+Invalid settings are refused when the agent is created, not at its first send.
+
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from holdfast.runtime.tools.tool import AnyTool
 
 
 class Makeup(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is made of."""
+    """The configuration of an agent."""
 
     name: str
     model: Any
@@ -55,7 +56,7 @@ def makeup(
     loops: int = LOOPS,
     options: Mapping[str, Any] | None = None,
 ) -> Makeup:
-    """An agent's parts, checked."""
+    """Check an agent's settings and return its configuration."""
     _check_model(model)
     if system is not None and not isinstance(system, str):
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
@@ -86,13 +87,13 @@ def makeup(
 
 def _check_model(model: Any) -> None:
     if isinstance(model, str):
-        model_for(model)  # It says what is wrong with a name that nobody speaks for.
+        model_for(model)  # It raises for a name of an unknown provider.
     elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
         raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
 
 
 class AgentRules(ToolRules):
-    """What the tools themselves say about their calls."""
+    """Rules for tool calls, taken from the tools themselves."""
 
     tools_ask = True
     knows_tools = True
@@ -102,12 +103,12 @@ class AgentRules(ToolRules):
         self._tools = tools
 
     def if_interrupted(self, request: ToolCallRequest) -> str:
-        """What the tool was made with."""
+        """Return the tool's own policy for interrupted calls."""
         tool = self._tools.get(request.name)
         return "ask" if tool is None else tool.if_interrupted
 
     def approval(self, request: ToolCallRequest) -> bool:
-        """Whether the tool wants a yes for these arguments. Calls that make no sense are not worth asking about."""
+        """Return True if the tool needs approval for these arguments. Unparseable calls are not worth a question."""
         tool = self._tools.get(request.name)
         try:
             return tool is not None and tool.approval_needed(tool.read(request.arguments))
@@ -115,19 +116,19 @@ class AgentRules(ToolRules):
             return False
 
     def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
-        """A tool that is gone, or whose arguments have another shape by now, is not called again on its own."""
+        """Return why a call cannot be repeated: its tool is gone, or its arguments no longer fit; None if it can."""
         tool = self._tools.get(request.name)
         if tool is None:
             return f"there is no tool {request.name} any more"
         try:
             tool.read(written(request, arguments))
         except ArgumentsUnfit as error:
-            # What a model would be told to do is not for whoever reads this.
+            # Advice meant for a model is left out: a person reads this.
             return in_passing(str(error).removesuffix(" Correct them and call again."))
         return None
 
     def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
-        """What the tool's own defaults are for what was left out."""
+        """Return the tool's defaults for arguments that were left out."""
         tool = self._tools.get(request.name)
         try:
             return {} if tool is None else tool.unsaid(tool.read(written(request, arguments)))
@@ -135,11 +136,11 @@ class AgentRules(ToolRules):
             return {}
 
     def tokens(self, request: ToolCallRequest) -> int | None:
-        """What the tool was made with."""
+        """Return the token grant of the tool's frames."""
         tool = self._tools.get(request.name)
         return None if tool is None else tool.tokens
 
 
 def written(request: ToolCallRequest, arguments: Any) -> str:
-    """The arguments that a call is made with, as JSON text: a person's, if one changed them."""
+    """Return the arguments of a call as JSON text: a person's, if one changed them."""
     return request.arguments if arguments is None else msgspec.json.encode(arguments).decode()

@@ -1,13 +1,9 @@
-"""A turn driven to its end by a model and tools, or to the point where it waits for a person.
+"""The driver of a turn: it calls the model and tools until the turn ends or waits for a person.
 
-Everything that was done is in the journal before the next thing begins, so whoever is stopped here, by a crash, a
-cancellation or an error of the model, leaves a turn that goes on where it stood.
+Every step is in the journal before the next one begins. A crash, a cancellation or a model error therefore leaves a
+turn that can be resumed where it stood. Any exception of a model becomes ModelFailed, so that it is journaled and
+counted; its message is not repeated, since it may hold the request and its key.
 
-Asking a model for one reply, so that nothing it raises looks like something else.
-
-A model may be others' code, and let through whatever its SDK raises. All of that is ModelFailed here, so that it is
-journaled and counted like any failure. Its words are not repeated: they may hold the request and its key. They are in
-the error that is the cause.
 """
 
 from __future__ import annotations
@@ -44,13 +40,13 @@ from holdfast.runtime.tools.tool import AnyTool
 
 Tell = Callable[[str, dict[str, Any]], None]
 LIVE_KINDS = frozenset({"rate_limited", "unavailable", "timeout", "cut", "unauthorised"})
-"""Failures that say nothing about the request: the turn stays live and can be taken up again."""
+"""Failures that say nothing about the request: the turn stays live and can be resumed."""
 TRIES = 3
-"""How often a tool that may be retried is begun if each time nobody knows what came of it."""
+"""How often a retryable tool is started if its outcome is unknown each time."""
 
 
 class Driver:
-    """One turn, one model, some tools."""
+    """The driver of one turn with one model and its tools."""
 
     def __init__(
         self,
@@ -76,19 +72,19 @@ class Driver:
 
     @property
     def work(self) -> Work | None:
-        """The turn as something that others may wait for; None if it has ended before."""
+        """The turn as something that others may wait for; None if it has already ended."""
         return self._inner._opening.work
 
     def stop(self) -> None:
-        """Somebody asked for the turn to stop: look at once."""
+        """Check for a stop request at once."""
         self._stopping.set()
 
     def is_stopping(self) -> bool:
-        """Whether somebody asked for that, in whichever process."""
+        """Return True if any process has requested a stop."""
         return turns.stop_requested(self._inner._ports, self._inner._acting, self._inner._place) is not None
 
     async def run(self) -> Done | Ask:
-        """Until it is done, stopped, or waits."""
+        """Drive the turn until it is done, stopped or waiting."""
         while True:
             steps = await self._turn.steps()
             await self.wrote()
@@ -101,7 +97,7 @@ class Driver:
             else:
                 await self._call_tools([step for step in steps if isinstance(step, AsyncCallTool)])
 
-    # the model
+    # The model
 
     async def _call_model(self, step: AsyncCallModel) -> None:
         asked = ModelCall(pack=step.pack, call=step.call, output=self._output, options=self._options)
@@ -120,7 +116,7 @@ class Driver:
         await self.wrote()
 
     async def _answered(self, step: AsyncCallModel, reply: ModelReply) -> None:
-        """Keep a reply. What no conversation can hold is no reply, and was paid for all the same."""
+        """Journal a reply. A reply that no conversation can hold is a failure, but its usage is counted."""
         try:
             await step.done(reply.message, usage=reply.usage, finish=reply.finish)
         except (InvalidValue, TooLarge, ToolPairingError) as error:
@@ -135,10 +131,10 @@ class Driver:
         self._calibrate(step, reply)
 
     async def wrote(self) -> None:
-        """Let listeners know how far the journal is, in order with what they hear of the reply."""
+        """Tell listeners how far the journal is, in order with the deltas of the reply."""
         turn, inner = self._inner._place, self._inner
         states = [inner._ports.states.get(inner._acting.tenant, stream) for stream in (turn.line, turn.actor)]
-        if None in states:  # There was no room to remember them.
+        if None in states:  # The cache had no room for these states.
             states = await self._threads.run(
                 lambda: [current(inner._ports, inner._acting, stream) for stream in (turn.line, turn.actor)]
             )
@@ -151,7 +147,7 @@ class Driver:
             models.note(step.model, step.pack.tokens, reply.usage.input, tenant=self._inner._acting.tenant)
 
     async def _heard(self, asked: ModelCall) -> ModelReply | None:
-        """The reply, while its pieces are passed on; None if somebody stopped it."""
+        """Return the reply while relaying its deltas; None if the turn was stopped."""
         said: list[str] = []
         self._inner._words = lambda: "".join(said)
 
@@ -166,7 +162,7 @@ class Driver:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((replying, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if replying.cancelled():  # Not from here: that ends the wait, not the reply.
+            if replying.cancelled():  # By the model itself: cancelling this task would have ended the wait.
                 raise cancelled_itself(self._model)
             if replying.done():
                 return replying.result()
@@ -179,13 +175,13 @@ class Driver:
                 await _cancelled(replying)
         if self._inner._ended is not None:
             return None
-        say(Delta(kind="reset"))  # Nobody wants it stopped after all: it is said anew.
+        say(Delta(kind="reset"))  # The stop request is gone: ask the model again.
         return await self._heard(asked)
 
-    # tools
+    # Tools
 
     async def _call_tools(self, steps: list[AsyncCallTool]) -> None:
-        """All of them beside each other. Whatever becomes of one, the others are waited for; a stop ends all."""
+        """Call all tools in parallel. The failure of one does not end the others; a stop ends all."""
         running = asyncio.gather(*(self._call_tool(step) for step in steps), return_exceptions=True)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -203,9 +199,10 @@ class Driver:
                 raise one
 
     async def _call_tool(self, step: AsyncCallTool) -> None:
-        """Call a tool. Only a model's own mistake is for the model to correct.
+        """Call a tool. Only mistakes of the model itself are reported back for it to correct.
 
-        A call that was begun before, or whose arguments a person gave, fits: else its turn has asked about it.
+        A call that was begun before, or whose arguments a person gave, has been checked: else its turn would have
+        asked.
         """
         tool = self._tools.get(step.name)
         if tool is None:
@@ -239,18 +236,18 @@ class Driver:
             await self._settled(step, lambda: step.done(came.result, files=files))
 
     async def _left_open(self, step: AsyncCallTool, tool: AnyTool, text: str) -> None:
-        """A call was made and nobody knows what came of it: its tool says what is to be done then."""
+        """Handle a call with an unknown outcome, as its tool says."""
         if tool.if_unknown == "retry" and step.attempt < TRIES:
-            step.waits()  # Its intent stays open, as after a crash: it is begun again under its key.
+            step.waits()  # Its intent stays open, as after a crash: the call is started again under its key.
             return
         kept = self._inner._tools.doubt if tool.if_unknown == "ask" else self._inner._tools.unknown
         await self._settled(step, lambda: self._threads.run(kept, step._step, text))
         step.waits()
 
     async def _settled(self, step: AsyncCallTool, outcome: Callable[[], Awaitable[object]]) -> None:
-        """Journal an outcome, unless the tool has asked something meanwhile: then it waits, whatever it gave or raised.
+        """Journal an outcome; if the tool asked a question meanwhile, wait instead, whatever it returned or raised.
 
-        Raising `Waiting` alone is no question: it may be another's, which this tool has run into.
+        `Waiting` alone is no question: it may come from another turn that this tool ran into.
         """
         try:
             await outcome()
@@ -274,7 +271,7 @@ class Driver:
         return AsyncToolCall(call, self._threads) if tool.is_async else call
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        # Tools that work for a tool have threads of their own: else those that wait could take all that there are.
+        # Tools called by a tool get their own threads: else waiting tools could occupy all of them.
         inner = depth() - 1
         return await self._threads.leavable(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
 
@@ -289,14 +286,14 @@ def _json(value: Any) -> str:
 
 
 async def answer(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -> ModelReply:
-    """The reply, or ModelFailed. A cancellation comes out as it is: whoever waits knows whether it is theirs."""
+    """Return the model's reply or raise ModelFailed. A cancellation passes through: the caller knows its source."""
     try:
         reply: object = await model.reply(asked, say)
     except (ModelFailed, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # The person's own, and not the model's.
+            raise  # Ctrl-C by the user, not an error of the model.
         raise _failed(model, f"raised {type(error).__name__}") from error
     if isinstance(reply, ModelReply):
         return reply
@@ -308,7 +305,7 @@ async def answer(model: Model, asked: ModelCall, say: Callable[[Delta], None]) -
 
 
 def cancelled_itself(model: Model) -> ModelFailed:
-    """For a reply that was cancelled although nobody wanted that."""
+    """Return the failure for a reply that was cancelled by no one outside the model."""
     return _failed(model, "was cancelled by something that it waited for")
 
 

@@ -1,12 +1,9 @@
-"""Hearing a conversation while it is worked on: what is in the journal, from any process, and what is said right now.
+"""Following a conversation at work: journaled events from any process, and live deltas from this one.
 
-A place in it is written `<line version>.<actor version>`, so that whoever lost the connection goes on behind the last
-thing that it saw. Pieces of a reply are passed on within the process that hears them and are not kept.
+A position is written `<thread version>.<actor version>`, so that a listener that lost its connection can continue
+after the last event it saw. Deltas are relayed only within the process that receives them, in order with journal
+positions, so that no listener receives a reply before its deltas. They are dropped once the reply is in the journal.
 
-Who listens to which conversation in this process, and what is said in it right now.
-
-What is said is passed on in order with how far the journal is, so that nobody hears a reply before its pieces. Nothing
-of it is kept once the reply is in the journal.
 """
 
 from __future__ import annotations
@@ -30,29 +27,29 @@ from holdfast.records.reports import Query
 from holdfast.runtime.reply import AgentEvent
 
 LOOK = 0.2
-"""Seconds between looks at the journal, for what other processes write."""
+"""Seconds between polls of the journal, for events that other processes write."""
 SILENT = 1
-"""Looks in a row at a conversation that rests, with nobody heard, until those are not waited for who work on it."""
+"""Consecutive idle polls after which a silent driver of this process is no longer waited for."""
 PAGE = 256
 
 
 class Tail:
-    """The journaled part: what was written after a place, in order."""
+    """The journaled part: events written after a position, in order."""
 
     def __init__(self, ports: Ports, acting: Acting, place: Place) -> None:
         self._ports, self._acting, self._place = ports, acting, place
         self._line, self._actor = self._now()
         self.turn: str | None = None
-        """The turn that is listened to; None for whatever comes."""
+        """The turn that is followed; None for any turn."""
 
     def _now(self) -> tuple[int, int]:
-        """Where the conversation stands."""
+        """Return the current versions of the conversation."""
         streams = self._place.line, self._place.actor
         line, actor = (current(self._ports, self._acting, stream).version for stream in streams)
         return line, actor
 
     def go_to(self, after: str | None) -> Self:
-        """Behind an event; without one to where the turn began that is under way."""
+        """Move to just after an event, or without one to the start of the live turn."""
         live = turns.live_turn(self._ports, self._acting, self._place) if after is None else None
         if after is not None:
             self._line, self._actor = _parsed(after)
@@ -61,7 +58,7 @@ class Tail:
         return self
 
     def note(self, turn: Place, *, again: bool = False) -> None:
-        """Listen to this turn: from its beginning if that is news, or wanted again, and not beyond its end."""
+        """Follow one turn to its end: from its beginning if that is new, or if `again` is set."""
         self.turn = turn.frame
         if again or turn.started > self._line:
             self._line, self._actor = self._before(turn)
@@ -72,18 +69,18 @@ class Tail:
 
     @property
     def id(self) -> str:
-        """The place that was reached."""
+        """The current position."""
         return f"{self._line}.{self._actor}"
 
     def rests(self) -> bool:
-        """Whether nothing more is to come for now: no turn is under way, or all of it waits for a person."""
+        """Return True if nothing more is to come for now: no turn is live, or all of it waits for a person."""
         live = turns.live_turn(self._ports, self._acting, self._place)
         view = None if live is None else turns.look(self._ports, self._acting, live)
         return view is None or view.step.next == "wait"
 
     def read(self, until: tuple[int, int] | None = None, *, quiet: bool = True) -> tuple[list[AgentEvent], bool]:
-        """What is new, up to some versions if they are given; if it is quiet, whether nothing is to come for now."""
-        rests = quiet and self.rests()  # Looked at first: what ends meanwhile is read the next time.
+        """Return new events, up to `until` if given, and (if `quiet`) whether nothing more is to come for now."""
+        rests = quiet and self.rests()  # Checked first: a turn that ends meanwhile is read the next time.
         found = [*self._events(self._place.line, self._line), *self._events(self._place.actor, self._actor)]
         told = []
         for event in self._up_to(sorted(found, key=lambda event: event.seq), until):
@@ -95,7 +92,7 @@ class Tail:
         return told, rests
 
     def _up_to(self, found: list[Event], until: tuple[int, int] | None) -> list[Event]:
-        """Those up to the newest that is wanted, over both streams: what was written together is told together."""
+        """Return the events up to the newest wanted one, over both streams: events written together stay together."""
         if until is None:
             return found
         last = {self._place.line: until[0], self._place.actor: until[1]}
@@ -111,7 +108,7 @@ class Tail:
             yield from _told(event)
 
     def _ended(self, event: Event) -> AgentEvent:
-        """The end of a turn: with a reply, and why that ended, or without one, and why."""
+        """Return the event for the end of a turn: with its reply and finish reason, or with the reason it stopped."""
         data: dict[str, Any] = {"turn": event.facts.frame}
         error = field(event, "error")
         if event.facts.status != "completed":
@@ -141,7 +138,7 @@ def _parsed(after: object) -> tuple[int, int]:
 
 
 def _told(event: Event) -> Iterator[AgentEvent]:
-    """An event of a turn as listeners hear it; most say nothing to them."""
+    """Yield an event of a turn as listeners receive it; most events are internal."""
     facts: Any = event.facts
     if event.type == "tool.requested":
         yield AgentEvent(kind="tool", name=facts.name, data={"call": facts.call, "attempt": facts.attempt})
@@ -178,7 +175,7 @@ async def following(
     ear: asyncio.Queue[Heard],
     running: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[AgentEvent]:
-    """What happens, until the turn has ended or waits; with `running` until that is done."""
+    """Yield events until the turn has ended or waits; with `running`, until that future is done."""
     try:
         heard: Heard = None if ear.empty() else ear.get_nowait()
         silent = 0
@@ -193,7 +190,7 @@ async def following(
                     return
             if (over or (running is None and rests and until is None)) and ear.empty():
                 return
-            # The journal says that nobody has anything to do: who says nothing either is not at work any more.
+            # The journal says that nothing is left to do, and no driver speaks: nothing is at work any more.
             silent = silent + 1 if running is None and rests and not told and ear.empty() else 0
             heard = await _heard(ear, running)
             while isinstance(heard, AgentEvent):
@@ -204,7 +201,7 @@ async def following(
 
 
 async def _heard(ear: asyncio.Queue[Heard], running: asyncio.Future[Any] | None) -> Heard:
-    """The next thing that is said or written; nothing if some time has passed, or the work is done."""
+    """Return the next notice; None after a timeout, or when the work is done."""
     waiting = asyncio.ensure_future(ear.get())
     others: list[asyncio.Future[Any]] = [waiting] if running is None else [waiting, running]
     try:
@@ -215,11 +212,11 @@ async def _heard(ear: asyncio.Queue[Heard], running: asyncio.Future[Any] | None)
 
 
 Heard = AgentEvent | tuple[int, int] | None
-"""Something that is said, versions up to which the journal has news, or nothing: look."""
+"""A live event, the versions up to which the journal has news, or None: poll."""
 
 
 class Hub:
-    """Who listens to which conversation in this process."""
+    """The listeners of this process, by conversation."""
 
     def __init__(self) -> None:
         self._ears: dict[tuple[str, str], set[asyncio.Queue[Heard]]] = {}
@@ -227,14 +224,14 @@ class Hub:
         self._reached: dict[tuple[str, str], tuple[int, int]] = {}
 
     def wrote(self, place: tuple[str, str], until: tuple[int, int]) -> None:
-        """The journal has news, up to these versions of the line and of the actor. In order with what is told."""
+        """Announce that the journal has news up to these versions of the thread and the actor, in order with deltas."""
         self._reached[place] = until
-        self._said.pop(place, None)  # It is in the journal now, with the reply that it belongs to.
+        self._said.pop(place, None)  # The reply with these deltas is in the journal now.
         for ear in self._ears.get(place, ()):
             ear.put_nowait(until)
 
     def tell(self, place: tuple[str, str], kind: str, data: dict[str, Any]) -> None:
-        """Something happened just now. Must be called on the loop that the listeners are on."""
+        """Relay a live event to the listeners. Must be called on their event loop."""
         if kind == "delta" and data.get("kind") == "text":
             self._said.setdefault(place, []).append(str(data.get("text", "")))
         elif kind in ("reset", "over"):
@@ -248,9 +245,9 @@ class Hub:
                 ear.put_nowait(event)
 
     def listen(self, place: tuple[str, str], *, again: bool = False) -> asyncio.Queue[Heard]:
-        """From now on; begins with how far the journal is, and what was said of the reply that is on its way.
+        """Add a listener; it first receives the journal's position and the deltas of the reply in progress.
 
-        Who listens again may have heard a part of that, so it is told that the reply begins anew.
+        With `again`, it may know a part of those deltas, so a reset comes first.
         """
         ear: asyncio.Queue[Heard] = asyncio.Queue()
         said = "".join(self._said.get(place, ()))
@@ -264,11 +261,11 @@ class Hub:
         return ear
 
     def reached(self, place: tuple[str, str]) -> tuple[int, int] | None:
-        """How far the journal may be read before what is said next; None if nobody works on it here."""
+        """Return how far the journal may be read before the next live event; None if nothing is at work here."""
         return self._reached.get(place)
 
     def leave(self, place: tuple[str, str], ear: asyncio.Queue[Heard]) -> None:
-        """Listen no longer."""
+        """Remove a listener."""
         ears = self._ears.get(place, set())
         ears.discard(ear)
         if not ears:
@@ -276,7 +273,7 @@ class Hub:
 
 
 class Begun:
-    """A turn that somebody wants to hear: known, and listened to, from the moment that it is worked on."""
+    """A turn that is to be followed: announced, and listened to, from the moment it starts."""
 
     def __init__(self, hub: Hub, place: tuple[str, str]) -> None:
         self._hub, self._place = hub, place
@@ -284,13 +281,13 @@ class Begun:
         self.ear: asyncio.Queue[Heard] | None = None
 
     def now(self, turn: Place) -> None:
-        """It is worked on from now on."""
+        """Announce that work on the turn has started."""
         if not self.turn.done():
             self.ear = self._hub.listen(self._place)
             self.turn.set_result(turn)
 
     def leave(self) -> None:
-        """Nobody listens any more."""
+        """Stop listening."""
         self.turn.cancel()
         if self.ear is not None:
             self._hub.leave(self._place, self.ear)

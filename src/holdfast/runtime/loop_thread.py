@@ -1,8 +1,9 @@
-"""A loop of its own in a background thread, for agents in code without asyncio.
+"""An event loop in a background thread, for agents in code without asyncio.
 
-It begins with the first thing that is sent and ends with the client, which leaves what runs live. Whoever waits for
-something on it can be interrupted at any time; what was waited for is then stopped, and that is waited for. Nobody
-waits for a loop that has ended, whatever ended it.
+The loop starts with the first send and ends with the client, which leaves running turns live. A caller that waits for
+work on it can be interrupted at any time; the work is then cancelled, and its end awaited. No caller waits for a loop
+that has ended, for whatever reason.
+
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ R = TypeVar("R")
 GRACE = 1.0
 """Seconds for the loop itself to end."""
 SOON = 0.1
-"""Seconds that work has to heed a cancellation, however late it is."""
+"""Seconds for work to heed a cancellation, even when the time is up."""
 
 _loops: weakref.WeakKeyDictionary[Any, LoopThread] = weakref.WeakKeyDictionary()
 _mutex = threading.Lock()
 
 
 class LoopThread:
-    """A loop in a thread, and the client's async edge on it."""
+    """An event loop in a thread, with the client's thread pool."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.threads = Threads()
         self.models: dict[int, Any] = {}
-        """Models that were given and are used on this loop: their connections to it are closed with it."""
+        """Models passed as objects and used on this loop: their connections on it are closed with it."""
         self.closed = False
         self._waiters = _Waiters()
         self._mutex = threading.Lock()
@@ -52,11 +53,11 @@ class LoopThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, and is of this process: no thread survives a fork."""
+        """True if the thread runs in this process: no thread survives a fork."""
         return self._pid == os.getpid() and self._thread.is_alive() and not self._waiters.dismissed
 
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start something on the loop."""
+        """Start a coroutine on the loop."""
         with self._mutex:
             begun = self._begun(work) if not self.closed and self.alive else None
         if begun is None or begun.cancelled():
@@ -65,7 +66,7 @@ class LoopThread:
         return begun
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Something on the loop, to its end. If the wait is interrupted, so is the work, and it is waited for."""
+        """Run a coroutine on the loop to its end. If the wait is interrupted, cancel the work and wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise Refused(
@@ -91,8 +92,8 @@ class LoopThread:
         try:
             ended.wait()
         except BaseException:
-            with suppress(RuntimeError):  # The loop is closed, and whoever waits was told.
-                # One round later: by then it has begun, however early the interruption came.
+            with suppress(RuntimeError):  # The loop is closed, and its waiters were released.
+                # One iteration later: by then the task exists, however early the interruption came.
                 self.call(lambda: self._loop.call_soon(given_up))
             ended.wait()
             raise
@@ -104,16 +105,16 @@ class LoopThread:
         raise Closed(f"The client was closed meanwhile. {EITHER}")
 
     def call(self, work: Callable[[], object]) -> None:
-        """Call something on the loop, whenever it comes to it."""
+        """Schedule a call on the loop."""
         self._loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
-        """Leave what runs, live and resumable."""
+        """Stop the loop, leaving running turns live and resumable."""
         if not self.alive:
-            return  # Whoever waited for it was told.
+            return  # Its waiters were released.
         if threading.current_thread() is self._thread:
             raise Refused("A tool cannot close the client that it works for.")
-        with self._mutex:  # What was begun before is there to be ended, and nothing is begun after.
+        with self._mutex:  # Work submitted before is ended here, and none is submitted after.
             if self.closed:
                 return
             self.closed = True
@@ -121,12 +122,12 @@ class LoopThread:
         try:
             ending.result(timeout=PATIENCE + GRACE)
         except (TimeoutError, CancelledError):
-            pass  # Something keeps the loop and gives way to nobody, or has just ended it.
+            pass  # Something blocks the loop, or has just ended it.
         finally:
             self._end()
 
     def _end(self) -> None:
-        """Tell whoever waits. Work that heeds nothing has the loop for itself until it ends, or the process does."""
+        """Release the waiters. Work that ignores cancellation keeps the loop until it ends, or the process does."""
         self.threads.close()
         ended = self._begun(_all_done())
         ended.add_done_callback(lambda _: self._stop())
@@ -134,11 +135,11 @@ class LoopThread:
             ended.result(timeout=SOON)
             self._thread.join(timeout=GRACE)
         self._waiters.dismiss()
-        self.threads.kept.clear()  # It would hold the client for as long as this is known.
+        self.threads.kept.clear()  # It would hold the client for as long as this object is known.
         self.models.clear()
 
     def _begun(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Something on the loop, or a future that is cancelled if that has just ended."""
+        """Schedule a coroutine on the loop; return a cancelled future if the loop has just ended."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -148,22 +149,22 @@ class LoopThread:
             return nothing
 
     def _stop(self) -> None:
-        with suppress(RuntimeError):  # It has stopped already.
+        with suppress(RuntimeError):  # It has already stopped.
             self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class _Waiters:
-    """Who waits for something on the loop: told when it has ended, for there may be work that no cancellation ends."""
+    """Callers that wait for work on the loop. They are released when it ends: some work cannot be cancelled."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._events: weakref.WeakSet[threading.Event] = weakref.WeakSet()
         self.dismissed = False
         self.failure: BaseException | None = None
-        """What ended the loop, if nobody wanted it to end."""
+        """The exception that ended the loop, if its end was not requested."""
 
     def one_more(self) -> threading.Event:
-        """Somebody is about to wait."""
+        """Register a waiter."""
         event = threading.Event()
         with self._mutex:
             self._events.add(event)
@@ -172,7 +173,7 @@ class _Waiters:
         return event
 
     def dismiss(self, failure: BaseException | None = None) -> None:
-        """Nobody is to wait any more."""
+        """Release all waiters, now and later."""
         with self._mutex:
             self.dismissed, self.failure = True, self.failure or failure
             for event in list(self._events):
@@ -180,14 +181,14 @@ class _Waiters:
 
 
 def _run(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
-    """Run the loop until it is stopped. A task that wanted to end the process has ended itself, and no other one."""
+    """Run the loop until it is stopped. SystemExit or KeyboardInterrupt in a task ends only that task."""
     failure: BaseException | None = None
     try:
         while True:
             try:
                 loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                continue  # It is that task's result, for whoever waits for it.
+                continue  # It is that task's result, for its waiter.
             return
     except BaseException as error:  # noqa: BLE001  # Whatever it is, those who wait are to hear of it.
         failure = error
@@ -198,7 +199,7 @@ def _run(loop: asyncio.AbstractEventLoop, waiters: _Waiters) -> None:
 
 def _noted(task: asyncio.Task[Any], ended: threading.Event) -> None:
     if not task.cancelled():
-        task.exception()  # Whoever waits has it, or was told that the client is closed.
+        task.exception()  # Mark it as retrieved: the waiter has it, or was told that the client is closed.
     ended.set()
 
 
@@ -208,7 +209,7 @@ async def _all_done() -> None:
 
 
 async def _ended(threads: Threads, models: list[Any]) -> None:
-    """Let go of everything; whoever still listens hears that it is over. All of it together is given some time."""
+    """Close everything, cancel the remaining tasks and wait for them, within one common time limit."""
     late = asyncio.get_running_loop().time() + PATIENCE
     while threads.endings:
         await threads.endings.pop()()
@@ -222,13 +223,13 @@ async def _ended(threads: Threads, models: list[Any]) -> None:
 
 
 def loop_of(hf: Holdfast) -> LoopThread:
-    """The loop of a client, which its views share."""
+    """Return the loop of a client, which its views share."""
     with _mutex:
         found = _loops.get(hf._ports.leases)
         if found is not None and found.closed:
             raise Closed
         if found is None or not found.alive:
-            hf._ports.journal.position()  # No thread is begun for a client that is closed.
+            hf._ports.journal.position()  # Raises if the client is closed, before a thread is started for it.
             found = _loops[hf._ports.leases] = LoopThread()
             hf._ports.endings.append(found.close)
         return found

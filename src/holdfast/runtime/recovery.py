@@ -1,8 +1,9 @@
-"""Taking up what was left: turns of dead processes, turns whose question is answered, turns that a timer wakes.
+"""Background recovery: resuming turns of dead processes, turns whose question is answered, and turns woken by a timer.
 
-It looks at what is live and does what anybody with the same agent could do by hand, each turn through its own
-tenant's view. A turn that somebody works on is left to that one; one that fails again and again is tried ever more
-rarely, and never given up. What went wrong is told to `on_error`, or warned of, and listed in `failures`.
+It finds live turns and does what any holder of the same agent could do by hand, each turn through its own tenant's
+view. A turn that is being worked on is left alone; one that keeps failing is retried ever more rarely, but never given
+up. Errors go to `on_error`, or become warnings, and are listed in `failures`.
+
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Turn = tuple[str, str]
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that could not be taken up, so far."""
+    """A turn that could not be resumed so far."""
 
     tenant: str
     session: str
@@ -45,14 +46,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     frame: str
     times: int
     error: Exception
-    """What was raised the last time."""
+    """The last exception."""
 
 
 OnError = Callable[[Failure], object]
 
 
 class Recovering:
-    """A background task that goes on with what is due. Use it in an `async with` block."""
+    """A background task that resumes turns that are due. Use it in an `async with` block."""
 
     def __init__(
         self,
@@ -79,11 +80,11 @@ class Recovering:
         self._news, self._warned = asyncio.Event(), set[object]()
         self._heard: dict[str, Callable[[], None]] = {}
         self.taken_up = 0
-        """How many turns it has gone on with."""
+        """The number of turns resumed."""
 
     @property
     def failures(self) -> dict[str, Failure]:
-        """Turns that could not be taken up, by their frames, until they are or nothing is left to be done."""
+        """Turns that could not be resumed, by frame, until they are resumed or nothing is left to do."""
         return {failure.frame: failure for failure, _ in list(self._failures.values())}
 
     async def __aenter__(self) -> Self:
@@ -107,10 +108,10 @@ class Recovering:
             except Draining:
                 return
             except HoldfastError:
-                pass  # The journal cannot be read now. The next look may find it again.
+                pass  # The journal cannot be read now. The next poll may succeed.
             except Exception as error:  # noqa: BLE001  # One look that failed is not to be the last one.
                 self._warn(None, f"Looking for turns to take up failed: {error!r:.200}")
-            try:  # Not by wait_for, which loses a cancellation that comes together with news.
+            try:  # Not wait_for, which loses a cancellation that comes together with news.
                 async with asyncio.timeout(self._every):
                     await self._news.wait()
             except TimeoutError:
@@ -118,22 +119,22 @@ class Recovering:
             self._news.clear()
 
     def _hear(self, tenants: Sequence[str]) -> None:
-        """Listen for answers where something may wait for one: they are not to wait for the next look."""
+        """Subscribe to answers of these tenants, so that an answer does not wait for the next poll."""
         for gone in self._heard.keys() - set(tenants):
             self._heard.pop(gone)()
         for name in tenants:
             if name not in self._heard:
-                self._news.set()  # Somebody may have answered before anybody listened.
+                self._news.set()  # An answer may have come before the subscription.
                 self._heard[name] = self._hf.tenant(name).on("question.answered", lambda event: self._news.set())
 
     def _warn(self, about: object, text: str) -> None:
-        """Once about each thing."""
+        """Warn once about each subject."""
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     async def look(self) -> int:
-        """Look once, and begin with what is due; gives how many turns that were."""
+        """Look once, start resuming the turns that are due, and return their number."""
         due = {(turn.tenant, turn.frame): turn for turn in await self._hf._threads.run(self._watching.look)}
         now, begun = self._now(), 0
         self._failures = {one: counted for one, counted in self._failures.items() if one in due or one in self._at_work}
@@ -156,7 +157,7 @@ class Recovering:
             self._failures.pop(one, None)
             self.taken_up += 1
         except (ActorBusy, StaleEpoch, Draining):
-            pass  # Somebody works on it, or has taken it over, or it is not for this process any more.
+            pass  # Another process works on it or has taken it over, or this one is shutting down.
         except Exception as error:  # noqa: BLE001  # Whatever it was, the others go on, and it is tried again.
             if not (isinstance(error, Refused) and await self._has_ended(turn)):
                 self._failed(one, turn, error)
@@ -164,14 +165,14 @@ class Recovering:
             self._at_work.discard(one)
 
     async def _has_ended(self, turn: Stirring) -> bool:
-        """Whether others have ended a turn that was due: then there was nothing to go on with, and nothing failed."""
+        """Return True if others have ended a turn that was due: then nothing failed."""
         client = self._hf._client
         acting = client._acting if turn.tenant == client._acting.tenant else client.tenant(turn.tenant)._acting
         actor = turns.place_of_turns(Scope.thread(turn.session, turn.thread).text).actor
         try:
             state = await self._hf._threads.run(current, client._ports, acting, actor)
         except HoldfastError:
-            return False  # It cannot be read now: what was raised is told.
+            return False  # It cannot be read now: report the original error.
         return turn.frame not in state.frames
 
     def _failed(self, one: Turn, turn: Stirring, error: Exception) -> None:
@@ -190,7 +191,7 @@ class Recovering:
 
 
 def _tenants(acting: Acting, wanted: object) -> list[str] | None:
-    """Whom to look after: None is everybody. A tenant's view looks after its own alone."""
+    """Return the tenants to look after; None is all. A tenant's view looks after its own only."""
     if wanted is None:
         return [acting.tenant]
     if wanted != ALL and (isinstance(wanted, str) or not isinstance(wanted, Sequence)):

@@ -1,10 +1,10 @@
-"""What came of sending something to an agent, and what can be heard while it works.
+"""The reply of an agent, its output type, and the events that it streams while it works.
 
-The type that an agent's replies must have: as a schema for the model, and as values for whoever asked.
+The output type is a schema for the model and typed values for the caller. Providers want an object, so any other type
+is wrapped in one: `{"value": …}`. Models often write the bare value all the same, so both are read. Problems with a
+reply are described in words that the model can act on. A reply that was cut off has no value unless its JSON is whole:
+the 12 of a cut-off 1200 would fit, and be wrong.
 
-Providers want an object, so a type that is none stands in one: `{"value": …}`. Models that were told so write the value
-alone all the same, so both are read. What is wrong with a reply is said in words that the model can act on. One that
-was cut off is no value unless its JSON is whole: the 12 of a 1200 that was cut off fits, and is wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Status = Literal["done", "waiting", "stopped"]
 
 
 class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What came of it. Waiting for a person is a value, not an exception: answer the questions, then send again.
+    """The result of a send. Waiting for a person is a value, not an exception: answer the questions, then send again.
 
-    done      `text` is the reply, and `data` the same as the type that the agent was asked for; `finish` says why it
-              ended if not by itself: cut off, refused
+    done      `text` is the reply, and `data` the same as the agent's output type; `finish` is the provider's reason if
+              it did not end normally: cut off, refused
     waiting   `questions` are open; `hf.answer(question.id, approve=True)` answers one
-    stopped   `reason` says why: tool_calls, deadline, budget, loops, output, model or what a stop said; `text` is
-              what there is
+    stopped   `reason` says why: tool_calls, deadline, budget, loops, output, model or the reason of a stop; `text` is
+              the text so far
     """
 
     status: Status
@@ -45,7 +45,7 @@ class Reply(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     questions: tuple[QuestionInfo, ...] = ()
     reason: str | None = None
     finish: str | None = None
-    """Why the reply ended, in its provider's word, as `length` or `refusal`; None if it ended by itself."""
+    """The provider's finish reason, such as `length` or `refusal`; None if the reply ended normally."""
     usage: Usage = Usage()
     turn_id: str = ""
     session: str = ""
@@ -57,10 +57,10 @@ EventKind = Literal[
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened in a conversation, for who streams or tails it.
+    """An event in a conversation, from `stream` or `tail`.
 
-    With an `id` it is in the journal: `tail(session, after=id)` goes on right behind it. Deltas and progress have
-    none; whoever comes later finds what they led to.
+    An event with an `id` is in the journal: `tail(session, after=id)` continues right after it. Deltas and progress
+    have no id; a later listener finds the reply or result that they led to.
     """
 
     kind: EventKind
@@ -71,7 +71,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usage: Usage) -> Reply[Any]:
-    """What came of a turn, as the type that was asked for."""
+    """Build the reply for the end of a turn, with its data as the requested type."""
     if isinstance(ended, Ask):
         return Reply(
             status="waiting",
@@ -84,7 +84,7 @@ def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usag
     done, data, reason = ended.status == "done", None, ended.reason
     try:
         data = output.read(ended.message) if done else None
-    except ArgumentsUnfit as error:  # It was accepted when another form was asked for.
+    except ArgumentsUnfit as error:  # It was accepted when the agent had another output type.
         reason = f"output: the stored reply does not fit what this agent asks for. {error}"
     return Reply(
         status="done" if done else "stopped",
@@ -100,15 +100,15 @@ def reply_of(ended: Done | Ask, output: Output, *, turn: str, session: str, usag
 
 _VALUE: Final = "value"
 _FENCE: Final = re.compile(r"```(?:[ \t]*[\w.+-]*[ \t]*\r?\n|[ \t]*json\b|[A-Za-z]+(?=[ \t]*[{\[])|)", re.IGNORECASE)
-"""The beginning of a fence, with the language's name: on a line of its own, or where it cannot be the value."""
+"""The start of a code fence with the language's name, on its own line or where it cannot be part of the value."""
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-"""What providers say of a reply that came to the end of its length."""
+"""Providers' finish reasons for a reply that reached its length limit."""
 _FORM: Final = "does not have the form that was asked for."
 _MAYBE: Final = "So nobody knows whether it is all of the value."
 
 
 class Output:
-    """What replies must be: anything, or of one type. Types that are no objects stand in one, as `value`."""
+    """The output type of replies, or none. Types that are not objects are wrapped in one, as `value`."""
 
     def __init__(self, kind: Any = None) -> None:
         self._kind = kind
@@ -122,7 +122,7 @@ class Output:
         self.schema = object_of({_VALUE: self._own}, [_VALUE]) if self._wrapped else self._own
 
     def complaint(self, message: Message) -> str | None:
-        """What is wrong with a reply, for the model to correct; None if nothing is."""
+        """Return what is wrong with a reply, for the model to correct; None if nothing is."""
         if self.schema is None:
             return None
         cut = message.finish in _CUT
@@ -140,11 +140,11 @@ class Output:
         return f"This reply{early} {_FORM} {wrong} Reply again, with fitting JSON alone."
 
     def read(self, message: Message | None) -> Any:
-        """The value of a reply; None if no type was asked for."""
+        """Return the value of a reply; None if the agent has no output type."""
         return None if self.schema is None or message is None else self._value(message.text)
 
     def _value(self, text: str) -> Any:
-        """By the first way to read it that fits; else what is wrong with the most likely one."""
+        """Parse by the first interpretation that fits; else raise with the problems of the most likely one."""
         assert self.schema is not None
         wrong: list[str] = []
         for given, where in self._meant(text):
@@ -158,7 +158,7 @@ class Output:
         raise ArgumentsUnfit(f"The reply does not fit: {several(wrong)}. It must be {listed(self.schema)}.")
 
     def _meant(self, text: str) -> Iterator[tuple[Any, str]]:
-        """What a reply may mean, the most likely first, and where that stands in it."""
+        """Yield the possible interpretations of a reply, most likely first, and the path for their problems."""
         bare = _bare(text)
         given, why = read_json(bare)
         if not self._wrapped:
@@ -169,20 +169,20 @@ class Output:
             yield given[_VALUE], _VALUE
         if why is None:
             yield given, "" if isinstance(given, dict) else _VALUE
-        # Words without quotes are text, unless they look like JSON that was cut off.
+        # Unquoted words are text, unless they look like JSON that was cut off.
         if (why is not None and not bare.startswith(("{", "["))) or isinstance(given, int | float):
             yield text, _VALUE
             yield bare, _VALUE
 
 
 def _is_closed(text: str) -> bool:
-    """Whether it is JSON that says itself where it ends. A number, or a bare word, may be the beginning of another."""
+    """Return True if the text is JSON with its own end mark. A number or a bare word may have been cut short."""
     bare = _bare(text)
     return bare.startswith(("{", "[", '"')) and read_json(bare)[1] is None
 
 
 def _bare(text: str) -> str:
-    """JSON without the fence that models like to put around it."""
+    """Return JSON without the code fence that models like to put around it."""
     found = text.strip()
     fence = _FENCE.match(found)
     return found if fence is None else found[fence.end() :].removesuffix("```").strip()

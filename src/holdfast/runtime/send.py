@@ -1,8 +1,9 @@
-"""One message on its way to a reply: waiting for its turn, then worked on, whoever still waits for it.
+"""One send: a message that waits for its turn and is then worked on, even if the sender stops waiting.
 
-Until the turn is its own nothing of it is written, and whoever sent it can take it back. From then on it is in the
-journal and goes on by itself. What has to be asked for over a wire, such as the tools of a server, is asked for after
-that: so a message is not lost with a server, and what was answered before is given again without one.
+Until its turn begins, nothing is written and the sender can withdraw it. From then on it is in the journal and goes on
+by itself. Anything that needs a network, such as the tools of a server, is loaded only after that: so a message is not
+lost when a server is down, and an earlier answer is returned without one.
+
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 
 class Sending(Generic[T]):
-    """One message, or none to go on with what is live, for one conversation."""
+    """One send to one conversation: a message, or none to continue the live turn."""
 
     def __init__(
         self, hf: AsyncHoldfast, made: Makeup, terms: Terms, session: str, thread: str, begun: Begun | None = None
@@ -57,10 +58,10 @@ class Sending(Generic[T]):
         self._opening: Opening | None = None
         self.task: asyncio.Task[Reply[T]] | None = None
 
-    # taking it back
+    # Withdrawal
 
     def take_back(self) -> None:
-        """Nobody waits for it any more: what has begun goes on, and what has not is never written."""
+        """Withdraw the send: a turn that has begun goes on, one that has not is never written."""
         if self._state == "waiting" and self.task is not None:
             self.task.cancel()
         elif self._state == "opening":
@@ -68,26 +69,26 @@ class Sending(Generic[T]):
 
     @property
     def written(self) -> bool:
-        """Whether its message is in the journal, or the turn that it goes on with."""
+        """True if its message, or the turn that it continues, is in the journal."""
         return self._opening is not None and self._opening.is_found
 
     def _behind_others(self) -> AbstractContextManager[None]:
-        """Waiting for those who came before it; refused if they wait for what it works for."""
+        """Return the context for waiting behind earlier sends; it refuses to wait if that would be a deadlock."""
         client, who = self._hf._client, caller(self._hf._client._ports, asyncio.current_task())
         if not who.held():
             return nullcontext()
         return waits.waiting(who, waits.node(client._ports, client._acting, self._line), self._terms.if_busy)
 
     def waits(self, is_so: bool) -> None:
-        """Whether it waits for others now. While it opens its turn nobody can tell whether that is written."""
+        """Note whether the send waits for others. While it opens its turn, it cannot know whether that was written."""
         if is_so and self._unwanted:
             raise asyncio.CancelledError
         self._state = "waiting" if is_so else "opening"
 
-    # at work
+    # Work
 
     async def run(self) -> Reply[T]:
-        """What came of it."""
+        """Run the send and return its reply."""
         async with self._crew.lining_up(self._place, self._behind_others) as lined:
             model = await self._crew.model(self._made.model)
             if not await self._is_there():
@@ -106,8 +107,8 @@ class Sending(Generic[T]):
                 return self._reply(done, turn.id, await turn.usage())
 
     async def _worked(self, turn: AsyncTurn, model: Model) -> Done | Ask:
-        """Go on until it is done or waits. Listeners are told when it begins and, whatever became of it, of the end."""
-        if turn._turn._replayed:  # Others may work on this conversation now: nothing is said in their place.
+        """Drive the turn until it is done or waits. Listeners are told of its start and, in any case, of its end."""
+        if turn._turn._replayed:  # Other turns may be at work here now: publish nothing in their place.
             self._told(turn)
             (ended,) = await turn.steps()
             assert isinstance(ended, Done), "a turn that has ended before has nothing else to give"
@@ -117,7 +118,7 @@ class Sending(Generic[T]):
             await driver.wrote()
             self._told(turn)
             self._tools.update(await self._listed())
-            # Not before it is our turn: whoever worked until now is not to find another's instructions.
+            # Not before this turn is live: a turn in progress must not see another agent's instructions.
             await self._configured(model, self._tools)
             with working_for(driver.work), self._crew.driving(self._place[0], turn.id, driver):
                 return await driver.run()
@@ -128,15 +129,15 @@ class Sending(Generic[T]):
         if self._begun is not None:
             self._begun.now(turn._turn._place)
 
-    # what it works with
+    # Tools and configuration
 
     async def _listed(self) -> dict[str, AnyTool]:
-        """Every tool that it has, also those that others must be asked for."""
+        """Return all tools of the agent, those of remote sources included."""
         own = await tools_from(self._made.tools)
         return {**(history_tools() if self._made.history else {}), **own}
 
     def _at_hand(self) -> dict[str, AnyTool] | None:
-        """Every tool that it has; None if others must be asked for some."""
+        """Return all tools of the agent; None if some must be requested from remote sources."""
         own = [one for one in self._made.tools if isinstance(one, Tool)]
         if len(own) < len(self._made.tools):
             return None
@@ -146,12 +147,12 @@ class Sending(Generic[T]):
         ports, acting = self._hf._client._ports, self._hf._client._acting
         session = read.session_of(self._line)
         known = ports.states.get(acting.tenant, session)
-        if not _has(known, self._thread):  # What was there once is there for ever; what was not may be by now.
+        if not _has(known, self._thread):  # A thread never disappears, but may have been created since.
             known = await self._threads.run(current, ports, acting, session)
         return _has(known, self._thread)
 
     async def _configured(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
-        """Its instructions and tools are those of the conversation from now on, and none of another agent's."""
+        """Set the conversation's instructions and tools to this agent's, replacing those of another agent."""
         defined = None if tools is None else [tool.definition for tool in tools.values()]
         given = Given(system=self._made.system, tools=defined, model=model.name, agent=True)
         client = self._hf._client
@@ -194,7 +195,7 @@ class Sending(Generic[T]):
 
 
 class SentTurn(AsyncTurn):
-    """A turn that can be taken back while it waits for others, and at no other time."""
+    """A turn that can be withdrawn while it waits for others, and at no other time."""
 
     def __init__(self, turn: Turn, threads: Threads, sending: Sending[Any]) -> None:
         super().__init__(turn, threads)
@@ -211,5 +212,5 @@ def _has(state: StreamState | None, thread: str) -> bool:
 
 
 def _ended_elsewhere(turn: Turn) -> Done | None:
-    """What came of a turn that another process took over and ended; None if it is live."""
+    """Return the outcome of a turn that another process took over and ended; None if it is live."""
     return turn._over() if turn._id is not None and turn._looked() is None else None

@@ -1,22 +1,20 @@
-"""Shutting down: nothing new begins, what runs may end until the grace is over, then it is left for the next process.
+"""Shutting down: nothing new begins, running work may end within the grace period, and the rest is left for later.
 
 | when | what happens |
 |---|---|
-| a signal, `stop.request()`, or the block is left | new sends, turns and frames get `Draining`, and those in a queue |
-| until the grace is over | what runs may end, and so may the block |
+| a signal, `stop.request()`, or the block is left | new sends, turns and frames, and queued ones, get `Draining` |
+| until the grace is over | running work may end, and so may the block |
 | then, or with a second signal | agents' work is cancelled, then the block; turns stay live and unowned |
-| a third signal | what it did before the block |
+| a third signal | its handling from before the block |
 
 Functions that run in threads cannot be stopped. The process does not wait for them: their intents are journaled, so
-the next one retries, asks or fails them as their tools say. `Draining` that reaches the end of the block, once it was
-asked to stop, is the way out and no error. The grace is counted from the first signal to the end of the block.
+the next process retries, asks or fails them as their tools say. `Draining` that reaches the end of the block after a
+stop request is the normal way out and no error. The grace is counted from the first signal to the end of the block.
 
-Shutting down for code without asyncio: the same as `shutdown`, for a block in the main thread.
+Without asyncio, the block must be in the main thread: when the grace is over it is interrupted as by Ctrl-C, and its
+open frames and turns stay live. The program's own threads get `Draining` at their next operation; a thread that never
+starts one is for the program to end.
 
-When the grace is over, whatever the block does is interrupted as Ctrl-C would do it, by an exception that ends at the
-block: frames and turns that it has open stay live. Only the main thread can be interrupted so. Threads of the
-program's own get `Draining` at their next piece of work, and a thread that never asks for one is for the program to
-end.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ if TYPE_CHECKING:
 
 LOOK, MOMENT = 0.02, 0.2
 LEAVING_SHARE, LONGEST_LEAVING = 0.2, 2.0
-"""How much of the grace is kept for leaving what did not end in time: a fifth, and two seconds at most."""
+"""The part of the grace reserved for cancelling work that did not end in time: a fifth, two seconds at most."""
 
 
 class WindingDown:
-    """The end of one client's work, on its loop. `leave` stops the block that it belongs to."""
+    """The shutdown of one client's work, on its event loop. `leave` stops the block that it belongs to."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, leave: Callable[[], None]) -> None:
         if not hf._client._acting.whole:
@@ -52,10 +50,10 @@ class WindingDown:
         self._task: asyncio.Task[None] | None = None
         self._hurried, self.asked = asyncio.Event(), asyncio.Event()
         self.inside = True
-        """Whether the block is still at work."""
+        """True while the block is at work."""
 
     def ask(self) -> None:
-        """Begin; if that was asked before, hurry."""
+        """Begin the shutdown; if it was requested before, hurry."""
         if self.asked.is_set():
             self._hurried.set()
             return
@@ -64,19 +62,19 @@ class WindingDown:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def hurry(self) -> None:
-        """Leave at once what has not ended."""
+        """Cancel at once all work that has not ended."""
         if not self.asked.is_set():
             self.ask()
         self._hurried.set()
 
     async def over(self) -> None:
-        """Return once everything has ended or was left. May be cancelled without harm, and awaited again."""
+        """Wait until everything has ended or was cancelled. The wait may be cancelled safely, and repeated."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has ended or was left."""
+        """True once everything has ended or was cancelled."""
         return self._task is not None and self._task.done()
 
     async def _run(self) -> None:
@@ -88,7 +86,7 @@ class WindingDown:
         await self._crew.leave(leaving)
         until = loop.time() + min(leaving / 2, MOMENT)
         while self.inside and loop.time() < until:
-            await self._pause(until - loop.time())  # It has heard of that and may put its things in order.
+            await self._pause(until - loop.time())  # The block has been told, and may clean up.
         if self.inside:
             self._leave()
 
@@ -100,17 +98,17 @@ class WindingDown:
 
 
 class Signals:
-    """Signals that are passed on, and what was done about them before."""
+    """Signals that are forwarded, and their previous handlers."""
 
     def __init__(self, numbers: Iterable[int] | None, tell: Callable[[], None]) -> None:
         self.numbers = (signal.SIGTERM, signal.SIGINT) if numbers is None else tuple(numbers)
         self._tell, self._came = tell, 0
         self._before: dict[int, Any] = {}
         self.is_own: Callable[[], bool] = lambda: False
-        """Asked first, in the main thread: whether this process has sent the signal to itself."""
+        """Called first, in the main thread: returns True if this process sent the signal to itself."""
 
     def install(self) -> None:
-        """Pass signals on from now on; refuses to be called where Python does not deliver them."""
+        """Forward signals from now on; refused outside the main thread, where Python does not deliver them."""
         if self.numbers and threading.current_thread() is not threading.main_thread():
             raise Refused(
                 "Signals come to the main thread only. Enter shutting_down there, or pass signals=() and call "
@@ -120,7 +118,7 @@ class Signals:
             self._before[number] = signal.signal(number, self._called)
 
     def restore(self) -> None:
-        """What it was before."""
+        """Restore the previous handlers."""
         while self._before:
             number, before = self._before.popitem()
             signal.signal(number, signal.SIG_DFL if before is None else before)
@@ -137,7 +135,7 @@ class Signals:
 
 
 class AsyncShutdown:
-    """`async with hf.shutting_down(grace=25) as stop:` a block that ends well when the process is told to end."""
+    """A block that ends cleanly when the process is told to end: `async with hf.shutting_down(grace=25) as stop:`."""
 
     def __init__(self, hf: AsyncHoldfast, grace: float, signals: Iterable[int] | None) -> None:
         self._wind = WindingDown(hf, grace, self._leave)
@@ -147,15 +145,15 @@ class AsyncShutdown:
 
     @property
     def requested(self) -> bool:
-        """Whether it is to end: begin nothing new."""
+        """True once a shutdown was requested: begin nothing new."""
         return self._wind.asked.is_set()
 
     def request(self) -> None:
-        """As a signal would: the first time to end, the second time to hurry. From the loop's thread."""
+        """Request the shutdown, like a signal; the second time, hurry. Call it from the loop's thread."""
         self._wind.ask()
 
     async def wait(self) -> None:
-        """Return once it is to end. Leave the block then; what runs may go on until the grace is over."""
+        """Wait until a shutdown is requested. Leave the block then; running work may go on within the grace period."""
         await self._wind.asked.wait()
 
     async def __aenter__(self) -> Self:
@@ -200,7 +198,7 @@ class AsyncShutdown:
         self._loop.call_soon_threadsafe(self._wind.ask)
 
     def _is_ours(self, error: BaseException) -> bool:
-        """Whether only this cancelled the block, and nobody from outside."""
+        """Return True if only this object cancelled the block, and nothing from outside."""
         assert self._block is not None
         return self._cancelled > 0 and self._block.cancelling() - self._cancelled <= self._cancelling
 
@@ -219,11 +217,11 @@ def _seconds(grace: float) -> float:
 
 
 class GraceOver(BaseException):
-    """The grace is over, and so is the block. It is not caught by `except Exception`."""
+    """The end of the grace, which ends the block. `except Exception` does not catch it."""
 
 
 class Shutdown:
-    """`with hf.shutting_down(grace=25) as stop:` a block that ends well when the process is told to end."""
+    """A block that ends cleanly when the process is told to end: `with hf.shutting_down(grace=25) as stop:`."""
 
     def __init__(self, hf: Holdfast, grace: float, signals: Iterable[int] | None) -> None:
         self._loop = loop_of(hf)
@@ -237,16 +235,16 @@ class Shutdown:
 
     @property
     def requested(self) -> bool:
-        """Whether it is to end: begin nothing new."""
+        """True once a shutdown was requested: begin nothing new."""
         return self._asked.is_set()
 
     def request(self) -> None:
-        """As a signal would: the first time to end, the second time to hurry."""
+        """Request the shutdown, like a signal; the second time, hurry."""
         self._tell()
         self._asked.wait()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return once it is to end, or after some seconds; gives whether it is. Leave the block then."""
+        """Wait until a shutdown is requested, or for some seconds; return True if it was. Leave the block then."""
         return self._asked.wait(timeout)
 
     def __enter__(self) -> Self:
@@ -273,23 +271,23 @@ class Shutdown:
             self._ask()
         await self._wind.over()
 
-    # from the loop
+    # On the event loop
 
     def _ask(self) -> None:
         self._wind.ask()
         self._asked.set()
 
     def _interrupt(self) -> None:
-        """Interrupt the block, whatever it waits for: a signal is what the main thread listens to."""
+        """Interrupt the block, whatever it waits for, with a signal to the main thread."""
         main = threading.main_thread().ident
         if self._signals.numbers and main is not None and hasattr(signal, "pthread_kill"):
             self._interrupted = True
             signal.pthread_kill(main, self._signals.numbers[0])
 
-    # in the main thread, where signals come
+    # In the main thread, where signals arrive
 
     def _tell(self) -> None:
-        self._loop.call(self._ask)  # Nothing that takes a lock: this may interrupt whoever holds it.
+        self._loop.call(self._ask)  # Take no lock here: the signal may have interrupted its holder.
 
     def _interrupts(self) -> bool:
         if not self._interrupted:

@@ -1,7 +1,8 @@
-"""What the agents of one client share: the loop they work on, who listens, what runs, and the models that were named.
+"""The state that the agents of one client share: event loop, listeners, running tasks and named models.
 
-A request to stop a turn may come from any process. Those of this one are heard at once; for the others the journal is
-looked at now and then, and only at what was written since.
+A request to stop a turn may come from any process. Requests of this process are seen at once; for the others the
+journal is polled, reading only new events.
+
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNWRITTEN = "Nothing was written: send it again."
 
 
 def crew_of(hf: AsyncHoldfast) -> Crew:
-    """The crew of a client, which its views share."""
+    """Return the shared state of a client and all of its views."""
     found: Crew | None = hf._threads.kept.get("crew")
     if found is None:
         found = hf._threads.kept["crew"] = Crew(hf)
@@ -42,19 +43,19 @@ def crew_of(hf: AsyncHoldfast) -> Crew:
 
 
 class Sent(Protocol[T]):
-    """Something that was begun and can be taken back until it is written."""
+    """Work that was started and can be withdrawn until it is written."""
 
     task: asyncio.Task[T] | None
 
     @property
     def written(self) -> bool:
-        """Whether anything of it is in the journal."""
+        """True if any of it is in the journal."""
 
     def take_back(self) -> None: ...
 
 
 class Crew:
-    """Everything at work for one client."""
+    """All work in progress for one client."""
 
     def __init__(self, hf: AsyncHoldfast) -> None:
         self._ports, self._threads = hf._client._ports, hf._threads
@@ -69,10 +70,10 @@ class Crew:
         self._watch: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # work
+    # Work
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work that goes on when nobody waits for it. A client that shuts down begins nothing."""
+        """Start a task that goes on even without a waiter. Refused once the client shuts down."""
         if self._ports.leases.draining:
             work.close()
             raise Draining
@@ -86,7 +87,7 @@ class Crew:
     async def lining_up(
         self, place: tuple[str, str], waiting: Callable[[], AbstractContextManager[None]]
     ) -> AsyncIterator[Callable[[], None]]:
-        """Those who want a turn of a conversation take their places in the order in which they came, one by one."""
+        """Let senders to one conversation queue one by one, in the order in which they came."""
         entrance = self._entrances.setdefault(place, asyncio.Lock())
         with waiting() if entrance.locked() else nullcontext():
             await entrance.acquire()
@@ -102,9 +103,10 @@ class Crew:
             lined()
 
     async def outcome(self, sending: Sent[T], *, goes_on: bool = True) -> T:
-        """What came of work. Who is cancelled takes back what has not begun; who is not hears why the work was.
+        """Wait for a send. If the waiter is cancelled, withdraw a send that has not started.
 
-        Without `goes_on`, work that has begun is left as well when nobody waits for it.
+        If the send itself was cancelled, raise `Draining` or `Closed`. Without `goes_on`, cancelling the waiter also
+        cancels work that has started.
         """
         task = sending.task
         assert task is not None, "it was begun"
@@ -121,7 +123,7 @@ class Crew:
         raise Closed(f"The client was closed meanwhile. {said}")
 
     async def leave(self, patience: float = PATIENCE) -> None:
-        """Stop what runs; it stays live and resumable. Work that does not let itself be stopped is left alone."""
+        """Cancel all tasks; their turns stay live and resumable. A task that ignores the cancellation is abandoned."""
         left = set(self.tasks)
         for task in left:
             task.cancel()
@@ -131,10 +133,10 @@ class Crew:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # Whoever began it has it; a listener that left does not want it.
+            task.exception()  # Mark it as retrieved: the waiter has it, and a listener that left does not need it.
 
     def soon(self, call: Callable[..., None], *args: Any) -> None:
-        """Call something on the loop, from wherever this is."""
+        """Call a function on the event loop, from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
@@ -144,13 +146,13 @@ class Crew:
         try:
             loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # The loop was closed just now, and whoever listened is gone.
+            pass  # The loop was closed just now, and its listeners are gone.
 
-    # stopping
+    # Stop requests
 
     @contextmanager
     def driving(self, tenant: str, frame: str, driver: Driver) -> Iterator[None]:
-        """While a turn is driven, requests to stop it are passed on."""
+        """Forward stop requests to a driver while the block runs."""
         self._driving[tenant, frame] = driver
         self._new.add((tenant, frame))
         if tenant not in self._heard:
@@ -172,14 +174,14 @@ class Crew:
             driver.stop()
 
     async def _watching(self) -> None:
-        """Until nothing is driven any more, look for what other processes ask for."""
+        """Poll for stop requests of other processes while any turn is driven."""
         try:
             while self._driving:
                 await asyncio.sleep(LOOK)
                 try:
                     await self._look()
                 except HoldfastError:
-                    pass  # The journal cannot be read now. The next look may find it again.
+                    pass  # The journal cannot be read now. The next poll may succeed.
             self._forget()
         finally:
             self._watch = None
@@ -188,7 +190,7 @@ class Crew:
         new, tenants = list(self._new), {tenant for tenant, _ in self._driving}
         for tenant, facts in await self._threads.run(self._asked, tenants):
             self._stop(tenant, facts)
-        for place in new:  # What was asked for before the first look is not among what came since.
+        for place in new:  # Requests made before the first poll are not among the new events.
             driver = self._driving.get(place)
             if driver is not None and await self._threads.run(driver.is_stopping):
                 driver.stop()
@@ -206,16 +208,16 @@ class Crew:
         return found
 
     def _forget(self) -> None:
-        """Nothing is driven: listen for nobody."""
+        """End all subscriptions: no turn is driven."""
         for undo in self._heard.values():
             undo()
         self._heard.clear()
         self._seen.clear()
 
-    # models
+    # Models
 
     async def model(self, given: Any) -> Model:
-        """A model, made once for each name."""
+        """Return a model, created once for each name."""
         if not isinstance(given, str):
             model: Model = given
             return model
@@ -224,10 +226,10 @@ class Crew:
             known = self._models[given] = await self._threads.run(model_for, given)
         return known
 
-    # the end
+    # Closing
 
     async def close(self) -> None:
-        """Leave what runs, live and resumable, and let go of everything."""
+        """Cancel all tasks, leaving their turns live and resumable, and release everything."""
         await self.leave(PATIENCE)
         if self._watch is not None:
             self._watch.cancel()

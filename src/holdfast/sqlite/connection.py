@@ -2,6 +2,7 @@
 
 A database that will not take a setting is refused rather than run with less. Driver
 errors are translated here and nowhere else.
+
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REWRITE_BYTES = 65_536
 
 
 def require_sqlite() -> None:
-    """Before 3.51.3, two connections that write and checkpoint at once could corrupt a WAL database."""
+    """Refuse SQLite before 3.51.3: two connections that write and checkpoint at once could corrupt a WAL database."""
     version = tuple(int(piece) for piece in apsw.sqlite_lib_version().split("."))
     if version < OLDEST_SQLITE:
         raise Unsupported(
@@ -98,7 +99,7 @@ def open_connection(
 
 
 def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
-    """Look in one transaction: while another process creates a file, it is empty or whole, never in between."""
+    """Run `look` in one transaction: a file that another process is creating is seen empty or whole."""
     if connection.in_transaction:
         return look()
     connection.execute("BEGIN")
@@ -109,7 +110,7 @@ def in_one_moment(connection: apsw.Connection, look: Callable[[], int]) -> int:
 
 
 def create_file(path: Path) -> None:
-    """Make the file private before SQLite sees it: its WAL and index take over its mode."""
+    """Create the file with private permissions before SQLite sees it: its WAL and index inherit its mode."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
     except FileExistsError:
@@ -126,7 +127,7 @@ def create_file(path: Path) -> None:
 
 
 def patience(busy_ms: int) -> Callable[[int], bool]:
-    """Wait for another process's lock in short random steps: no convoy, no starvation."""
+    """Return a busy handler that waits for another process's lock in short random steps: no convoy, no starvation."""
     began = 0.0
 
     def wait(count: int) -> bool:
@@ -147,10 +148,10 @@ def _uneven(shortest: float, longest: float) -> float:
 
 
 def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
-    """Readers never block the writer, and a commit is one append and one sync.
+    """Switch to WAL: readers never block the writer, and a commit is one append and one sync.
 
     Changing the mode needs the file alone and does not call the busy handler, so two
-    processes that create a journal together must try again.
+    processes that create a journal at the same time must retry.
     """
     deadline = time.monotonic() + busy_ms / 1000
     while True:
@@ -166,42 +167,42 @@ def write_ahead_log(connection: apsw.Connection, busy_ms: int) -> None:
 
 
 def durable_commits(connection: apsw.Connection, durability: Durability) -> None:
-    """FULL syncs the log at every commit. NORMAL, the named choice `fast`, may lose the newest on power loss."""
+    """Set `synchronous`: FULL syncs the log at every commit; NORMAL (`fast`) may lose the newest on power loss."""
     _set(connection, "synchronous", 2 if durability == "full" else 1)
 
 
 def rarer_checkpoints(connection: apsw.Connection) -> None:
-    """An append writes about eight pages, mostly the same ones as the append before: let them gather.
+    """Raise the checkpoint threshold: an append writes about eight pages, mostly those of the append before.
 
-    At SQLite's thousand pages about every hundredth append would pay for folding them in.
+    At SQLite's default of 1,000 pages, about every hundredth append would pay for a checkpoint.
     """
     connection.wal_autocheckpoint(CHECKPOINT_PAGES)
 
 
 def stable_plans(connection: apsw.Connection) -> None:
-    """Plans must not depend on bound values: SQLite would compile many statements again at each use."""
+    """Make plans independent of bound values; otherwise SQLite recompiles many statements at each use."""
     if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
         raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
 
 
 def real_disk_flush(connection: apsw.Connection) -> None:
-    """On macOS a plain fsync stops at the drive's cache."""
+    """Flush through the drive's cache: on macOS a plain fsync stops there."""
     _set(connection, "fullfsync", 1)
     _set(connection, "checkpoint_fullfsync", 1)
 
 
 def foreign_keys(connection: apsw.Connection) -> None:
-    """Off by default in SQLite: a row that refers to nothing would go unnoticed."""
+    """Enforce foreign keys, off by default in SQLite, so that a dangling reference does not go unnoticed."""
     _set(connection, "foreign_keys", 1)
 
 
 def zero_what_is_deleted(connection: apsw.Connection) -> None:
-    """Erased content must not stay in free pages."""
+    """Overwrite deleted data with zeros, so that erased content does not stay in free pages."""
     _set(connection, "secure_delete", 1)
 
 
 def distrust_the_schema(connection: apsw.Connection) -> None:
-    """A hostile file must not run functions through its schema; sizes of cells are checked when read."""
+    """Keep a hostile file from running functions through its schema, and check cell sizes when reading."""
     _set(connection, "trusted_schema", 0)
     _set(connection, "cell_size_check", 1)
 
@@ -214,10 +215,10 @@ def _set(connection: apsw.Connection, name: str, value: int) -> None:
 
 
 def rewrite_log(connection: apsw.Connection, path: Path, vfs: str | None) -> None:
-    """Write the whole log again, byte for byte, and sync it; under the write lock, so that it stands still.
+    """Write the whole log again, byte for byte, and sync it; under the write lock, so that it does not change.
 
-    Syncing alone proves nothing: where a sync failed, the system may have dropped the pages and
-    report success the next time. What is written anew is synced anew.
+    Syncing alone proves nothing: after a failed sync, the system may have dropped the pages and
+    report success the next time. Pages that are written again are synced again.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -238,17 +239,17 @@ def rewrite_log(connection: apsw.Connection, path: Path, vfs: str | None) -> Non
 
 
 def ask(connection: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-    """Every row of an answer. Nothing is left undrained, which would keep a lock."""
+    """Return every row of a query. A result that is not read to its end would keep a lock."""
     return connection.execute(sql, values).fetchall()
 
 
 def translate(error: BaseException, *, committing: bool = False) -> HoldfastError:
-    """A driver's error as one of ours. An error while committing means that the outcome is unknown."""
+    """Return a driver's error as one of holdfast's. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
         return error
     detail = f"({error})"
     if isinstance(error, apsw.FullError):
-        # Also while committing: the last frame of the log, which makes a commit, was not written.
+        # Even while committing: the last frame of the log, which makes a commit, was not written.
         return StorageFull()
     if committing:
         return OutcomeUnknown(

@@ -1,11 +1,12 @@
-"""A text index in SQLite's FTS5: it knows words and row numbers, and keeps no text.
+"""A text index in SQLite's FTS5: it stores words and row numbers, but no text.
 
-One table is one collection. How rare a word is, is counted over the whole table, so collections that must not
-change each other's order, such as those of tenants, need a table each. Within one, rows are told apart by place.
+One table is one collection. The rarity of a word is counted over the whole table, so collections that must not
+affect each other's ranking, such as those of tenants, need a table each. Within a table, rows are grouped by place.
 
-A question is data: only letters and digits of it reach the index, and those are quoted.
+A query is data: only its letters and digits reach the index, quoted.
 
-Errors of the driver are left as they are: whoever owns the connection translates them.
+Driver errors are not translated here: the owner of the connection does that.
+
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _SCORE = "bm25(1.0, 0.5, 2.0, 0.0)"
 _NAME = re.compile("[a-z][a-z0-9_]*")
 _TOKEN = re.compile("[A-Za-z0-9]+")
 AUTOMERGE = 2
-"""Pieces of the index that are merged at a time. Every commit adds a piece, and many small ones take more room."""
+"""Index segments merged at a time. Every commit adds a segment, and many small ones take more space."""
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """A row to be found again: its text, the end of what came before it, its date in words, and where it belongs.
+    """A row to index: its text, the end of the text before it, its date in words, and its place.
 
-    `place` is a token of letters and digits, or several with spaces between: one for each group it may be asked for by.
+    `place` is one token of letters and digits, or several separated by spaces: one for each group to search by.
     """
 
     rowid: int
@@ -74,48 +75,48 @@ def _statements(table: str) -> _Statements:
 
 
 class TextIndex:
-    """One collection: a table on a connection. What it writes belongs to the caller's transaction."""
+    """One collection: a table on a connection. Its writes belong to the caller's transaction."""
 
     def __init__(self, connection: apsw.Connection, table: str) -> None:
         self._connection = connection
         self._sql = _statements(table)
 
     def exists(self) -> bool:
-        """Whether the table was created, as this connection sees it."""
+        """Return True if this connection sees the table."""
         return self._connection.execute(self._sql.exists).fetchone() is not None
 
     def create(self) -> None:
-        """Make the table, unless it is there."""
+        """Create the table unless it exists."""
         if not self.exists():
             for statement in self._sql.create:
                 self._connection.execute(statement)
 
     def drop(self) -> None:
-        """Remove the table and all that is in it, if it is there."""
+        """Drop the table with all its rows, if it exists."""
         self._connection.execute(self._sql.drop)
 
     def add(self, passages: Iterable[Passage]) -> None:
-        """Index rows, each in place of what was there under its number."""
+        """Index rows, each replacing an earlier row of the same number."""
         self._connection.executemany(self._sql.add, map(_row, passages))
 
     def remove(self, rowids: Iterable[int]) -> None:
-        """Find these rows no more. Their words stay in the file until it is merged: for erasure, also `scrub`."""
+        """Remove rows. Their words stay in the file until a merge: for erasure, also call `scrub`."""
         self._connection.executemany(self._sql.remove, ((rowid,) for rowid in rowids))
 
     def scrub(self) -> None:
-        """Write the index anew, without a word of what was removed; at a cost that follows its size.
+        """Rewrite the index without the words of removed rows; the cost follows its size.
 
         The old pages are overwritten if the connection has `secure_delete` on. FTS5's own secure-delete
-        does nothing for a table that keeps no text: it would have to know which words to look for.
+        does nothing for a table without text: it would have to know which words to look for.
         """
         self._connection.execute(self._sql.scrub)
 
     def rowids(self) -> list[int]:
-        """Every row of the index, in order."""
+        """Return the number of every indexed row, in order."""
         return [rowid for (rowid,) in self._connection.execute(self._sql.rowids)]
 
     def sound(self) -> bool:
-        """Whether the index is whole in itself. It cannot know whether it holds what it should."""
+        """Return True if the index is consistent in itself. It cannot know whether its content is complete."""
         try:
             self._connection.execute(self._sql.check)
         except apsw.CorruptError:
@@ -123,11 +124,11 @@ class TextIndex:
         return True
 
     def match(self, terms: Sequence[str], places: Collection[str] | None, limit: int) -> list[tuple[int, float]]:
-        """Rows that have any of the terms, with a score above 0: the best first, of equals the one with the larger row.
+        """Return (row, score) of rows with any of the terms, best first; of equal scores the larger row first.
 
-        Only rows of these places are looked at, none if there are no places; with None, of all. The cost grows with the
+        Only rows of these places are searched: with an empty collection none, with None all. The cost grows with the
         number of places: beyond about fifty, give rows a token for the group. Terms are as `words.terms` makes them;
-        of anything else, its letters and digits must stand in the text one after the other.
+        the letters and digits of any other term must occur in the text in sequence.
         """
         wanted = [quoted for term in terms if (quoted := _quoted(term))]
         if not wanted or limit < 1 or (places is not None and not places):
@@ -149,6 +150,6 @@ def _place(token: str) -> str:
 
 
 def _quoted(term: str) -> str:
-    """A term as a phrase, of which nothing but letters and digits is left."""
+    """Return a term as a quoted phrase of letters and digits, or "" if it has none."""
     clean = "".join(letter if letter.isalnum() else " " for letter in spaced(term))
     return f'"{clean}"' if clean.strip() else ""

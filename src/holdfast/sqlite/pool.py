@@ -1,11 +1,9 @@
-"""The connections of one journal: one for writing, a few for reading, and what a fork does to them.
+"""The connections of one database file: one for writing, a few for reading, all closed around a fork.
 
-SQLite's file locks do not survive a fork, and its records of them do: a child that goes on
-with them can destroy what the parent wrote. So every connection is closed before a fork
-and opened again when it is next needed, on both sides. Where that is impossible, because
-another thread is in the middle of something, the child refuses.
+SQLite's file locks do not survive a fork, but its records of them do: a child that uses them can
+destroy the parent's data. So every connection is closed before a fork and reopened when next
+needed, on both sides. If another thread is using one at that moment, the child refuses to work.
 
-Tell whoever holds file locks before and after this process forks.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ FORK_POLL = 0.001
 
 
 class Connections:
-    """Opens, lends, takes back and closes."""
+    """A pool that opens, lends, takes back and closes connections."""
 
     def __init__(
         self, path: Path, format: FileFormat, *, durability: Durability, busy_ms: int, vfs: str | None
@@ -45,7 +43,7 @@ class Connections:
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
         self._pinned = threading.local()
-        # What another process left in the log when it died may be visible and not on disk.
+        # Frames that another process left in the log when it died may be visible but not on disk.
         self._inherited = _size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
         self._forked = False
@@ -61,7 +59,7 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[apsw.Connection]:
-        """The one connection that writes. The caller sees to it that only one thread asks."""
+        """Yield the one connection that writes. The caller ensures that only one thread uses it."""
         self._enter()
         try:
             try:
@@ -79,15 +77,15 @@ class Connections:
 
     @property
     def pinned(self) -> apsw.Connection | None:
-        """The connection of this thread's snapshot, if it is within one."""
+        """The connection of this thread's snapshot, or None outside of one."""
         found: apsw.Connection | None = getattr(self._pinned, "connection", None)
         return found
 
     @contextmanager
     def reading(self, *, once: bool = False) -> Iterator[apsw.Connection]:
-        """A connection for reading; everything inside sees the same snapshot.
+        """Yield a connection for reading; all reads inside see the same snapshot.
 
-        `once` is for a single statement, read to its end: that is a snapshot of its own and needs no transaction.
+        `once` is for a single statement, read to its end: it is a snapshot by itself and needs no transaction.
         """
         if self.pinned is not None:
             yield self.pinned
@@ -114,7 +112,7 @@ class Connections:
 
     @contextmanager
     def polling(self) -> Iterator[tuple[apsw.Connection, bool]]:
-        """The one connection that asks whether anything changed, and whether it is a new one."""
+        """Yield the one connection that polls for changes, and whether it was just opened."""
         self._enter()
         try:
             fresh = self._poller is None
@@ -130,7 +128,7 @@ class Connections:
 
     @contextmanager
     def separate(self) -> Iterator[apsw.Connection]:
-        """A further connection, for long work beside the others."""
+        """Yield a further connection, for long work in parallel with the others."""
         self._enter()
         connection: apsw.Connection | None = None
         try:
@@ -143,13 +141,13 @@ class Connections:
             self._leave()
 
     def drop_writer(self, *, suspect: bool) -> None:
-        """After an error, start over. `suspect` says that a commit may be visible and not yet on disk."""
+        """Close the writer after an error. With `suspect`, a commit may be visible but not yet on disk."""
         self._suspect = self._suspect or suspect
         connection, self._writer = self._writer, None
         discard(connection)
 
     def close(self) -> None:
-        """Close everything that is not in use; what is in use is closed when it comes back."""
+        """Close every idle connection; those in use are closed when they are returned."""
         with self._gate:
             self.closed = True
             if not self._in_use:
@@ -162,7 +160,7 @@ class Connections:
         )
 
     def _make_durable(self, connection: apsw.Connection) -> None:
-        """What a failed commit or a dead process left visible must be on disk before anybody may build on it."""
+        """Put on disk what a failed commit or a dead process left visible, before any write builds on it."""
         if self._suspect or self._inherited:
             rewrite_log(connection, self._path, self._vfs)
             self._suspect = self._inherited = False
@@ -195,7 +193,7 @@ class Connections:
         discard(connection)
 
     def _close_all(self) -> None:
-        # Readers first: the last connection to go folds the log into the database.
+        # Readers first: closing the last connection folds the log into the database.
         for connection in (*self._idle, self._poller, self._writer):
             discard(connection)
         self._idle.clear()
@@ -204,7 +202,7 @@ class Connections:
     # forking
 
     def before_fork(self) -> None:
-        """Wait for every connection to be idle, close them, and let nobody in."""
+        """Wait until every connection is idle, close them all, and keep the gate locked."""
         deadline = time.monotonic() + FORK_PATIENCE
         self._gate.acquire()
         while self._in_use and time.monotonic() < deadline:
@@ -215,11 +213,11 @@ class Connections:
             self._close_all()
 
     def after_fork_in_parent(self) -> None:
-        """Go on; connections open again when needed."""
+        """Unlock the gate; connections reopen when needed."""
         self._gate.release()
 
     def after_fork_in_child(self) -> None:
-        """Go on with nothing inherited, or refuse."""
+        """Start with nothing inherited, or refuse to work if a connection was in use."""
         if self._in_use:
             self._forked = True
             _UNSAFE.add(_file_id(self._path))
@@ -256,16 +254,16 @@ def _size(path: Path) -> int:
 
 
 def discard(connection: apsw.Connection | None) -> None:
-    """Close a connection, whatever state it is in."""
+    """Close a connection, whatever its state."""
     if connection is not None:
         try:
             connection.close(True)
         except apsw.Error:
-            pass  # It failed before; closing it cannot be expected to go well.
+            pass  # It failed before, so closing may fail too.
 
 
 class Forkable(Protocol):
-    """Something that must let go before a fork."""
+    """An object that must release its file locks before a fork."""
 
     def before_fork(self) -> None: ...
 
@@ -279,17 +277,17 @@ _FORKING: list[Forkable] = []
 
 
 def watch_forks(one: Forkable) -> None:
-    """From now on, until it is gone."""
+    """Notify an object of forks until it is unwatched or garbage-collected."""
     _WATCHED.add(one)
 
 
 def unwatch_forks(one: Forkable) -> None:
-    """It has nothing left to lose."""
+    """Stop notifying an object of forks."""
     _WATCHED.discard(one)
 
 
 def _before() -> None:
-    # Always in the same order, so that two forking threads cannot wait for each other.
+    # Always in the same order, so that two forking threads cannot deadlock.
     _FORKING[:] = sorted(_WATCHED, key=id)
     for one in _FORKING:
         one.before_fork()

@@ -1,7 +1,8 @@
-"""Vectors as bytes: each is a unit vector scaled by 127, one signed byte for each dimension.
+"""Vectors as bytes: a unit vector scaled by 127, one signed byte per dimension.
 
-Numbers that come from elsewhere are checked while they are packed. numpy does the work where it is
-installed and is imported on first use; without it plain Python gives the same bytes, only slower.
+Numbers from outside are checked while they are packed. numpy does the work if it is installed, and
+is imported on first use; without it plain Python gives the same bytes, only slower.
+
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from holdfast.errors import InvalidValue
 SCALE = 127
 MOST_DIMENSIONS = 16_384
 _ROWS_AT_ONCE = 8_192
-"""Rows that are widened to floats at a time: they stay in the processor's cache, and memory stays small."""
+"""Rows widened to floats at a time: they stay in the processor's cache, and memory stays small."""
 
 
 class NotVectors(ValueError):
-    """What an embedder gave is not one vector of finite numbers for each text."""
+    """An embedder's result is not one vector of finite numbers for each text."""
 
 
 def packed(rows: Any, count: int, dimensions: int | None) -> list[bytes]:
-    """Rows of numbers as vectors, if they are `count` of one length; None takes the length of the first.
+    """Return rows of numbers as packed vectors; refuse other than `count` rows of one length (None: that of the first).
 
-    A row of zeros stays zero: it is like nothing. Rows of bytes are taken for packed vectors.
+    A row of zeros stays zero and is similar to nothing. Rows of bytes are taken for packed vectors.
     """
     if isinstance(rows, str | bytes | dict) or not hasattr(rows, "__len__"):
         raise NotVectors(f"it gave {type(rows).__name__}, not a list of vectors")
@@ -53,8 +54,8 @@ def _pack(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
     matrix = matrix.astype(numpy.float64)
     if not numpy.isfinite(matrix).all():
         raise NotVectors("a vector has a number that is not finite")
-    # By the largest first: squares of large numbers would not be finite, and those of tiny ones would vanish.
-    # A number too small for that is divided by 1, and the row is zero.
+    # Scale by the largest number first: squares of large numbers would overflow, and those of tiny ones vanish.
+    # A row whose largest number is too small to divide by is divided by 1 and becomes zero.
     largest = numpy.abs(matrix).max(axis=1, keepdims=True)
     matrix /= numpy.where(largest < _TINY, 1.0, largest)
     length = numpy.sqrt(numpy.square(matrix).sum(axis=1, keepdims=True))
@@ -101,7 +102,7 @@ def _check_length(length: int, dimensions: int | None) -> None:
 
 
 def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
-    """The cosine between one vector and each of others: 1 is the same direction, 0 has nothing in common."""
+    """Return the cosine between one vector and each of the others: 1 is the same direction, 0 is unrelated."""
     if not rows:
         return []
     if set(map(len, rows)) != {len(query)}:
@@ -116,7 +117,7 @@ def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
         matrix = numpy.frombuffer(b"".join(some), numpy.int8).reshape(len(some), -1).astype(numpy.float32)
-        # Whole numbers below 2^24 in each sum, so floats are exact for up to 1,040 dimensions and near enough beyond.
+        # Each sum stays below 2^24, so floats are exact for up to 1,040 dimensions and close enough beyond.
         lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix) * (wanted @ wanted))
         found += ((matrix @ wanted) / numpy.where(lengths == 0, 1, lengths)).tolist()
     return found
@@ -133,7 +134,7 @@ def _cosines_plainly(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
 
 @cache
 def numpy_or_none() -> Any:
-    """numpy of release 2 or later, if it is installed; it is not imported before something has to be computed."""
+    """Return numpy 2 or later if it is installed, else None; it is not imported before its first use."""
     try:
         found = importlib.import_module("numpy")
     except ImportError:

@@ -1,1 +1,1 @@
-"""Backends of state, each named for what one installs."""
+"""Backends of state, each named for the technology it needs."""

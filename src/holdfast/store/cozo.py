@@ -1,15 +1,12 @@
-"""The store in Cozo: entries, text, vectors and edges in one embedded engine, and its Datalog for whoever reads.
+"""The store in Cozo: entries, text, vectors and edges in one embedded engine, with read-only Datalog for callers.
 
-One process has it open at a time. Every write is one transaction of the engine. What is searched for
-is never part of a query: the engine sees letters and digits that were made from it.
+One process has it open at a time. Every write is one transaction of the engine. Search text is
+never part of a query: the engine sees letters and digits that were made from it.
 
-Edges in Cozo: one relation, and an index from where they end.
+Each word is indexed as a word of its scope, so entries of other scopes are never candidates and do not affect the
+rarity of a word. While a scope has few vectors, all are compared. Among many the graph is queried, and if its
+nearest are mostly in other scopes, this scope's vectors are compared after all.
 
-Search in Cozo: words by its text index, vectors by its graph of neighbours, each within one scope before ranking.
-
-Each word is indexed as a word of its scope, so other scopes' entries are never candidates and do not change how rare
-a word is. The vectors of a scope are all compared while they are few. Among many the graph is asked, and if
-its nearest are mostly other scopes', this one's are compared all the same.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from holdfast.store.cozo_engine import VECTORS, CozoEngine, Rows, about, names, 
 from holdfast.system import renew_in_child
 
 NEVER: Final = 2**62
-"""When an entry expires that does not."""
+"""The stored expiry of an entry that does not expire."""
 
 _READ = "key, version, value, written_at, expires_at, lifetime, rest"
 _GET = f"?[{_READ}] := key = $key, *entry{{scope: $scope, {_READ}}}"
@@ -59,7 +56,7 @@ _READERS = re.compile(r"\b(CsvReader|JsonReader)\b")
 
 
 class CozoStore:
-    """Relations of one database. A lock lets one thread of this process in at a time."""
+    """A store in one database. A lock admits one thread of this process at a time."""
 
     def __init__(self, path: str | os.PathLike[str], *, engine: str = "sqlite") -> None:
         self._engine = CozoEngine(path, engine)
@@ -74,7 +71,7 @@ class CozoStore:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """The engine's threads and its locks stay with the parent."""
+        """Mark the store as unusable in the child: the engine's threads and locks stay with the parent."""
         self._lock = threading.RLock()
         self._forked = True
 
@@ -165,7 +162,7 @@ class CozoStore:
             return edges(self._engine, query)
 
     def datalog(self, script: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What a script in Cozo's Datalog finds, as `headers` and `rows`, in all scopes. It can only read.
+        """Run a read-only script in Cozo's Datalog over all scopes; return `headers` and `rows`.
 
         Relations are `entry`, `edge` and `words`; a value is JSON text: `parse_json(value)`.
         """
@@ -176,7 +173,7 @@ class CozoStore:
                 "A Datalog script reads this database alone, so it takes no CsvReader and no JsonReader."
             )
         with self._open():
-            pass  # The engine lets readers in beside each other; a long question keeps only writers waiting.
+            pass  # The engine runs readers in parallel; a long query only delays writers.
         return self._engine.ask(script, dict(params or {}))
 
     def close(self) -> None:
@@ -196,7 +193,7 @@ class CozoStore:
 
 
 def _columns(entry: Stored) -> dict[str, Any]:
-    """An entry as a row: what Datalog may ask for by name, and the rest as bytes."""
+    """Return an entry as a row: named columns for Datalog, and the rest as bytes."""
     rest = {name: value for name, value in asdict(entry).items() if value not in (None, ()) and name not in _BY_NAME}
     try:
         value = entry.value.decode()
@@ -230,9 +227,9 @@ def _stored(row: list[Any]) -> Stored:
 
 
 def _around(prefix: str) -> tuple[str, str | None]:
-    """The last key before all that begin with this text, and the first text after them.
+    """Return the last key before all with this prefix, and the first text after them.
 
-    The engine takes `>=` on a key for `>`, so there is no other way to say where to begin.
+    The engine treats `>=` on a key as `>`, so there is no other way to set where a page begins.
     """
     if not prefix:
         return "", None
@@ -269,13 +266,13 @@ _AT = {
 
 
 def link(engine: CozoEngine, edge: Edge) -> None:
-    """Write an edge, in place of the same one with other data."""
+    """Add an edge, or replace the data of the same edge."""
     weight = None if edge.weight is None else float(edge.weight)
     engine.write(_LINK, **_ends(edge), weight=weight, data=encode(edge.data).decode())
 
 
 def unlink(engine: CozoEngine, edge: Edge) -> bool:
-    """Remove an edge; False if there was none."""
+    """Remove an edge; return False if there was none."""
     found = bool(engine.read(_LINKED, **_ends(edge)))
     if found:
         engine.write(_UNLINK, **_ends(edge))
@@ -283,7 +280,7 @@ def unlink(engine: CozoEngine, edge: Edge) -> bool:
 
 
 def edges(engine: CozoEngine, query: EdgeQuery) -> list[Edge]:
-    """Edges at some keys, in order of their names."""
+    """Return edges at some keys, in order of their names."""
     if not query.keys:
         return []
     side = "source" if query.direction == "out" else "target"
@@ -321,13 +318,13 @@ def _ends(edge: Edge) -> dict[str, str]:
 
 
 FEW: Final = 2_000
-"""So many vectors are compared in the time that the graph takes to find the nearest."""
+"""The number of vectors that can be compared in the time that the graph needs to find the nearest."""
 WIDE: Final = 200
-"""So many neighbours are kept in view on the way to the nearest: with 5, every other one was missed."""
+"""The number of neighbours kept in view during the graph search: with 5, every other nearest one was missed."""
 MOST: Final = 2_000
-"""So many entries with one word are looked at. A word that more of them have says little about each."""
+"""The limit of entries examined per word. A word that occurs in more of them says little about each."""
 
-# A row is removed first: written over, it would also be found by the words that it had before.
+# A row is removed first: if overwritten, it would still be found by its former words.
 _FORGET_WORDS = "{?[scope, key] <- [[$scope, $key]] :rm words {scope, key}}"
 _ADD_WORDS = """{?[scope, key, expires_at, text] <- [[$scope, $key, $expires_at, $text]]
   :put words {scope, key => expires_at, text}}"""
@@ -338,8 +335,8 @@ _ADD_VECTOR = """{?[scope, key, expires_at, v] <- [[$scope, $key, $expires_at, v
 _HITS = """hit[key, term, times] := term = {term}, ~words:found{{scope, key, expires_at |
   query: $query{term}, k: $most, bind_score: times, score_kind: 'tf', filter: scope == $scope && expires_at > $now}}
 """
-# The engine's own score of several words is that of the best one, so the sum is made here: rare words count more,
-# and the same word again ever less.
+# The engine's own score of several words is that of the best one, so the sum is made here: rare words count
+# more, and repetitions of a word ever less.
 _SUMMED = """rare[term, count(key)] := hit[key, term, times]
 ?[key, sum(score)] := hit[key, term, times], rare[term, n], score = ln(1 + $most / n) * times / (times + 1.2)
 :order -sum(score) :limit $limit"""
@@ -351,7 +348,7 @@ _COMPARED = """?[key, distance] := *vector{scope: $scope, key, expires_at, v}, e
 
 
 class CozoSearch:
-    """What is indexed, and how it is found. The first vector says by which embedder and how long all are."""
+    """The index of entries, and searches in it. The first vector fixes the embedder and the length of all."""
 
     def __init__(self, engine: CozoEngine) -> None:
         self._engine = engine
@@ -361,7 +358,7 @@ class CozoSearch:
             self._space = (known["embedder"], known["dimensions"])
 
     def indexing(self, scope: str, entry: Stored) -> tuple[str, dict[str, Any]]:
-        """What to run when an entry is written, and its parameters."""
+        """Return the script that indexes a written entry, and its parameters."""
         script, params = self.forgetting(), dict[str, Any]()
         if entry.words is not None:
             script += _ADD_WORDS
@@ -376,11 +373,11 @@ class CozoSearch:
         return script, params
 
     def forgetting(self) -> str:
-        """What to run when an entry goes."""
+        """Return the script that removes an entry from the index."""
         return _FORGET_WORDS if self._space is None else _FORGET_WORDS + _FORGET_VECTOR
 
     def _make(self, embedder: str, dimensions: int) -> None:
-        """The relation of vectors; what a killed process left of one is made anew."""
+        """Create the relation of vectors, replacing one that a killed process left unfinished."""
         there = names(self._engine)
         if VECTORS[1] in there:
             self._engine.write("::index drop vector:near")
@@ -401,7 +398,7 @@ class CozoSearch:
         self._space = (embedder, dimensions)
 
     def find(self, scope: str, wanted: Wanted) -> dict[str, float]:
-        """Keys of candidates with the scores of their words, which is 0 for those that only a vector found."""
+        """Return keys of candidates with their word scores: 0 for those found only by vector."""
         found = dict.fromkeys(self._near(scope, wanted), 0.0)
         queries = [query for term in wanted.terms if (query := _query(scope, term))]
         if queries:
@@ -430,7 +427,7 @@ class CozoSearch:
         return [row[0] for row in rows]
 
     def compared(self, wanted: Wanted, scores: Mapping[str, float], entries: Mapping[str, Stored]) -> list[Match]:
-        """The best of what was found, each with both of its scores."""
+        """Return the best candidates, each with both of its scores."""
         query = wanted.vector or b""
         alike = {
             key: entry.vector
@@ -452,20 +449,20 @@ def _numbers(vector: bytes) -> list[float]:
 
 
 def _place(scope: str) -> str:
-    """What every word of a scope begins with. Without vowels: the engine takes English endings off what has some."""
+    """Return the prefix of every word of a scope. Without vowels, so that the engine's stemmer leaves it alone."""
     digest = hashlib.sha256(scope.encode()).digest()
     return f"S{int.from_bytes(digest[:8], 'big') % 10**15:015}"
 
 
 def _tokens(scope: str, text: str) -> list[str]:
-    """Words as the engine is given them: those that are not plain letters and digits as the bytes that they are."""
+    """Return words as tokens of the engine; those that are not plain ASCII as the hex of their bytes."""
     place = _place(scope)
-    # No word has capital letters, and after a digit there is no ending to take off.
+    # Words have no capital letters, and after a digit there is no ending for the stemmer to remove.
     return [f"{place}{word if word.isascii() else f'U{word.encode().hex()}0'}" for word in indexed(text).split()]
 
 
 def _query(scope: str, term: str) -> str:
-    """A term in the engine's words: letters of languages without spaces must stand beside each other."""
+    """Return a term in the engine's query language: characters of languages without spaces must be adjacent."""
     tokens = [f'"{token}"' for token in _tokens(scope, term)]
     if len(tokens) < 2:
         return "".join(tokens)

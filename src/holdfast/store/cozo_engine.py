@@ -1,11 +1,9 @@
-"""Cozo's embedded engine: opened by one process at a time, asked in its language, and its failures in holdfast's words.
+"""Cozo's embedded engine and its relations: opened by one process at a time, with errors in holdfast's words.
 
 Values reach a script as parameters only. The engine counts relations in memory, so two processes
-with one file would write over each other: the second one is refused.
+with one file would overwrite each other: the second one is refused. Relations are created on opening;
+if a process is killed meanwhile, the next one completes them.
 
-The relations of a store in Cozo, made when it is opened.
-
-A process that is killed while it makes them leaves the rest to the next one.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ _SAID: dict[int, tuple[type[HoldfastError], str]] = {
     14: (Unavailable, "cannot be opened. Check that it is a file, and the permissions of it and of its folder."),
     26: (Corrupt, "is not a Cozo database. Give the path of one, or of a new file."),
 }
-"""What SQLite's codes mean, by which Cozo keeps its file."""
+"""The meanings of SQLite's codes: Cozo keeps its file with SQLite."""
 _IO_ERROR = 10
 
 
@@ -81,12 +79,12 @@ class CozoEngine:
             raise
 
     def read(self, script: str, **params: Any) -> Rows:
-        """What a script of ours finds."""
+        """Run one of holdfast's own read-only scripts and return its rows."""
         with _translated(self.name):
             return self._run(script, params, writes=False)
 
     def write(self, script: str, **params: Any) -> Rows:
-        """Run a script of ours, all of it or nothing."""
+        """Run one of holdfast's own scripts, all of it or nothing."""
         with _translated(self.name, writes=True):
             return self._run(script, params, writes=True)
 
@@ -95,20 +93,20 @@ class CozoEngine:
         return rows
 
     def ask(self, script: str, params: dict[str, Any]) -> dict[str, Any]:
-        """What somebody else's script finds. It cannot change anything."""
+        """Run a caller's script, which cannot change anything."""
         with _translated(self.name, theirs=True):
             answer = self._database.run_script(script, params, True)
         return {"headers": answer["headers"], "rows": answer["rows"]}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database and release its lock."""
         self._database.close()
         self._unlock()
 
     def _unlock(self) -> None:
         if self._lock is not None:
             if sys.platform != "win32":
-                # Said aloud: where a child was forked meanwhile, closing would not be enough.
+                # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
@@ -119,7 +117,7 @@ def _translated(name: str, *, writes: bool = False, theirs: bool = False) -> Ite
     try:
         yield
     except BaseException as error:
-        # A panic of the engine is no Exception; what else is none is not ours to catch.
+        # A panic of the engine is not an Exception; other BaseExceptions are not caught.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise _failure(error, name, writes=writes, theirs=theirs) from None
@@ -144,7 +142,7 @@ def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> 
 
 
 def _words(error: BaseException) -> str:
-    """The engine's message: it is given as a record, as text, or as text that is a record."""
+    """Return the engine's message, which comes as a record or as text."""
     said = error.args[0] if error.args else ""
     if not isinstance(said, dict):
         return str(said)
@@ -153,7 +151,7 @@ def _words(error: BaseException) -> str:
 
 
 def _locked(path: Path, name: str) -> int | None:
-    """A lock for as long as the database is open, on a file beside it."""
+    """Lock a file beside the database for as long as it is open."""
     if sys.platform == "win32":
         return None
     try:
@@ -177,7 +175,7 @@ def _locked(path: Path, name: str) -> int | None:
 
 FORMAT: Final = 1
 VECTORS: Final = ("vector", "vector:near")
-"""These are made with the first vector, whose length they take."""
+"""The relations created with the first vector, whose length they take."""
 
 _RELATIONS = {
     "entry": """:create entry {scope: String, key: String =>
@@ -192,17 +190,17 @@ _RELATIONS = {
 
 
 def names(engine: CozoEngine) -> set[str]:
-    """Which relations and indexes there are."""
+    """Return the names of all relations and indexes."""
     return {row[0] for row in engine.read("::relations")}
 
 
 def about(engine: CozoEngine) -> dict[str, object]:
-    """What the database says about itself."""
+    """Return the database's own metadata."""
     return {str(name): value for name, value in engine.read("?[name, value] := *about{name, value}")}
 
 
 def prepare(engine: CozoEngine) -> None:
-    """Make what is missing; refuse a database that is somebody else's, or of a later release."""
+    """Create missing relations; refuse a foreign database, or one of a later release."""
     there = names(engine)
     foreign = sorted(there - _RELATIONS.keys() - set(VECTORS))
     if foreign:

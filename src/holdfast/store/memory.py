@@ -1,7 +1,8 @@
-"""The store in memory: the rules in the plainest words. Nothing outlives the process.
+"""The store in memory: the rules in their simplest form. Nothing outlives the process.
 
-With `most` entries it forgets those that were longest neither read nor written. Entries whose time is over go with
-later writes, a few with each, so that those of a while do not pile up.
+With `most`, the least recently used entries beyond that number are dropped. Each write also deletes a few
+expired entries, so that these do not pile up.
+
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from holdfast.records.entries import Edge, EdgeQuery, EntryPage, Match, Stored, 
 from holdfast.system import renew_in_child
 
 PURGED_BESIDE = 2
-"""Expired entries that a write takes along: more than it can have made."""
+"""Expired entries that each write deletes: more than it can have added."""
 SPARE = 64
-"""Dates of entries that are gone, beside one for each that is there."""
+"""Stale expiry dates tolerated in addition to one for each entry."""
 
 Place = tuple[str, str]
 EdgeName = tuple[str, str, str, str, str]
@@ -47,7 +48,7 @@ class MemoryStore:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.RLock()
 
     @property
@@ -98,7 +99,7 @@ class MemoryStore:
             if not self._dates or self._dates[0][0] > now:
                 break
             _, scope, key, version = heapq.heappop(self._dates)
-            if self._version(scope, key) == version:  # Else it was written anew, or deleted.
+            if self._version(scope, key) == version:  # Otherwise it was rewritten or deleted.
                 self._forget(scope, key)
                 gone += 1
         return gone
@@ -142,7 +143,7 @@ class MemoryStore:
                 yield key, entry
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """How many of the words an entry holds, also as the beginnings of its words: no more is promised here."""
+        """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
         terms = [_searched(spaced(term)) for term in wanted.terms]
         found = []
         with self._open():
@@ -192,7 +193,7 @@ class MemoryStore:
 
 
 def _searched(text: str) -> str:
-    """Words with one space before each, so that what is looked for begins where a word does."""
+    """Return words with one space before each, so that a term matches only at the beginning of a word."""
     return " " + " ".join(text.split())
 
 

@@ -5,10 +5,9 @@ readers see all of it or nothing. Names in Redis are hashes; keys and values are
 Run it without eviction: an entry that the server evicts is gone, and one that has expired is freed
 by the server itself a while after its time.
 
-Commands to one Redis server. What went wrong is said in holdfast's words, and never with a password in them.
+A command that was not sent whole is not run, so nothing was written. If it was sent and no answer came, a write
+may have happened: the outcome is unknown, and nothing is retried here. No error ever shows a password.
 
-A command that was not sent whole is not run, so nothing was written. Once it was sent and no answer came,
-a write may have happened: that is an unknown outcome, and nothing is repeated here.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from holdfast.system import renew_in_child
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 NOT_AN_ENTRY = "NOTANENTRY"
-"""What our scripts answer where they find something that they did not write."""
+"""The answer of our scripts when they find data that they did not write."""
 
 _TOO_MANY = "max number of clients"
 _FOREIGN = "holds something else under our keys. Use another prefix or database number, or remove it."
@@ -76,24 +75,24 @@ _ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], str], ..
     ("BUSY", None, Unavailable, "is running someone's long script. Try again, or stop that script."),
     (_TOO_MANY, None, Unavailable, "takes no more connections. Try again, or raise its maxclients."),
 )
-"""A word of the server, how redis-py calls it (and then takes the word away), what it means, and what to do.
+"""The server's word, redis-py's exception for it (which drops the word), our error, and the advice.
 
-Whatever is here was said before anything was written."""
+All of these are answers that precede any write."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Lua that the server runs as one step."""
+    """A Lua script that the server runs atomically."""
 
     source: str
 
     @property
     def name(self) -> str:
-        """The name under which the server remembers it."""
+        """The name under which the server caches the script."""
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisConnection:
-    """Sockets to one server, each used by one thread at a time. They are opened when they are needed."""
+    """Sockets to one server, each used by one thread at a time and opened on demand."""
 
     def __init__(self, url: str) -> None:
         self._options = _options(url)
@@ -111,15 +110,15 @@ class RedisConnection:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A child opens sockets of its own: on shared ones, answers would go to whoever reads first."""
+        """Open new sockets in a child: on shared ones, answers would reach whichever process reads first."""
         self._pool = ConnectionPool(**self._options)
 
     def ask(self, *command: bytes | str | int) -> Any:
-        """What a command that only reads answers."""
+        """Run a command that only reads, and return its answer."""
         return self._answer(command, writes=False)
 
     def run(self, script: Script, names: Sequence[str], values: Sequence[bytes | str | int]) -> Any:
-        """What a script that writes answers; the server is given its text once."""
+        """Run a script that writes, and return its answer; the server receives its text only once."""
         rest = (len(names), *names, *values)
         try:
             return self._answer(("EVALSHA", script.name, *rest), writes=True)
@@ -156,7 +155,7 @@ class RedisConnection:
         return answer
 
     def _failure(self, error: Exception, *, writes: bool) -> HoldfastError:
-        """After a whole command was sent."""
+        """Return the error for a failure after a whole command was sent."""
         if not writes or isinstance(error, ResponseError) or self._known(error) is not None:
             return self._refusal(error)
         return OutcomeUnknown(
@@ -166,7 +165,7 @@ class RedisConnection:
 
     def _known(self, error: Exception) -> HoldfastError | None:
         text = _said(error)
-        # Other errors are in words of redis-py, with a path or a host that may look like one of the server's.
+        # Other errors are worded by redis-py, with a path or a host that may look like one of the server's words.
         said = text if isinstance(error, ResponseError) or text.startswith(_TOO_MANY) else ""
         for word, named, kind, advice in _ANSWERS:
             if word in said or (named is not None and isinstance(error, named)):
@@ -174,7 +173,7 @@ class RedisConnection:
         return None
 
     def _refusal(self, error: Exception) -> HoldfastError:
-        """Nothing was written."""
+        """Return the error for a command after which nothing was written."""
         known = self._known(error)
         if known is not None:
             return known
@@ -191,7 +190,7 @@ class RedisConnection:
         return text
 
     def close(self) -> None:
-        """Close the sockets that nobody uses; the others when their answer is there."""
+        """Close idle sockets; those in use are closed when their answer has arrived."""
         self._closed = True
         self._pool.disconnect(inuse_connections=False)
 
@@ -216,7 +215,7 @@ _parse: Any = parse_url  # It has no types.
 
 
 def _options(url: str) -> dict[str, Any]:
-    """What redis-py needs, read from the URL; a few things are not the URL's to say."""
+    """Return redis-py's options from the URL; a few of them cannot be set there."""
     try:
         options = dict(_parse(url))
         parts = urlsplit(url)
@@ -241,9 +240,9 @@ def _options(url: str) -> dict[str, Any]:
 
 
 GRACE_MS: Final = 60_000
-"""How long after its time the server keeps an entry. Readers compare with their own clock, which may run behind."""
+"""The time after expiry for which the server keeps an entry: a reader's own clock may run behind."""
 COUNTED_MS: Final = 30 * 24 * 3600 * 1000
-"""How long a scope's last version is remembered after its last write."""
+"""The time after a scope's last write for which its last version is remembered."""
 AT_ONCE: Final = 256
 
 _CURRENT = f"""
@@ -256,7 +255,7 @@ end
 if ARGV[1] ~= '' and ARGV[1] ~= current then return false end
 local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
 """
-# What may fail comes before the first write: a script that stops half way is not undone.
+# Steps that may fail come before the first write: a script that stops halfway is not undone.
 # The time is the floor of every version, so that a server that lost its newest writes, or all of them,
 # does not give the same version to something else.
 _PUT = Script(
@@ -343,7 +342,7 @@ class RedisStore:
         return found[: page.limit]
 
     def _stretches(self, scope: str, page: EntryPage) -> Iterator[tuple[list[str], list[Stored | None]]]:
-        """Keys in order with what is there for each; longer ones as long as the page is not full."""
+        """Yield keys in order with their entries, in growing batches until the page is full."""
         after, wanted = page.after, min(page.limit, AT_ONCE)
         while True:
             lowest, highest = _bounds(page.prefix, after)
@@ -357,15 +356,15 @@ class RedisStore:
             after, wanted = keys[-1], min(2 * wanted, AT_ONCE)
 
     def _sweep(self, scope: str, keys: Sequence[str]) -> None:
-        """Take keys off the list whose entries the server has freed, unless they were written again."""
+        """Remove listed keys whose entries the server has freed, unless they were rewritten."""
         names = [self._name(scope, "keys"), *(self._entry(scope, key) for key in keys)]
         try:
             self._server.run(_SWEEP, names, keys)
         except HoldfastError:
-            pass  # It only saves memory, and whoever reads from a replica may not write.
+            pass  # It only saves memory, and a client of a replica may not write.
 
     def purge(self, now: int) -> int:
-        """Entries that the server has not freed yet, and the keys of those that it has."""
+        """Delete expired entries and return their number; also remove keys whose entries the server has freed."""
         cursor, gone = b"0", 0
         while True:
             pattern = f"{_literal(self._prefix)}:{{*}}:keys"
@@ -392,7 +391,7 @@ class RedisStore:
         return gone
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """Nothing: Redis holds what it cannot look into."""
+        """Return no matches: Redis has no index of the entries."""
         return []
 
     def link(self, edge: Edge) -> None:
@@ -414,7 +413,7 @@ class RedisStore:
         return self._name(scope, f"entry:{_hashed(key)}")
 
     def _name(self, scope: str, what: str) -> str:
-        # In braces: a cluster keeps everything of one scope on one node, as scripts need it.
+        # In braces: a cluster then keeps everything of one scope on one node, as scripts need it.
         return f"{self._prefix}:{{{_hashed(scope)}}}:{what}"
 
     def _read(self, body: bytes) -> Stored:
@@ -435,7 +434,7 @@ _NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memo
 
 
 def _literal(text: str) -> str:
-    """Text that a pattern of the server finds as it is."""
+    """Escape text so that a pattern of the server matches it literally."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
 
 
@@ -444,7 +443,7 @@ def _hashed(text: str) -> str:
 
 
 def _written(entry: Stored) -> bytes:
-    """An entry in bytes, without what it does not say; the version is put before them by the script."""
+    """Return an entry's bytes without empty fields; the script puts the version before them."""
     said: dict[str, Any] = {
         name: value for name, value in asdict(entry).items() if value not in (None, ()) and name != "version"
     }
@@ -452,14 +451,14 @@ def _written(entry: Stored) -> bytes:
 
 
 def _freed(entry: Stored) -> int | str:
-    """In how many milliseconds the server may free it; nothing for an entry that stays."""
+    """Return the milliseconds after which the server may free an entry, or "" if it does not expire."""
     if entry.expires_at is None:
         return ""
     return max(0, entry.expires_at - entry.written_at) + GRACE_MS
 
 
 def _bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
-    """From where to where in the list of keys. UTF-8 sorts as its code points do, and no byte of it is 255."""
+    """Return the range in the list of keys. UTF-8 sorts as its code points do, and no byte of it is 255."""
     lowest = b"[" + prefix.encode() if prefix else b"-"
     if after is not None and after >= prefix:
         lowest = b"(" + after.encode()

@@ -1,14 +1,11 @@
 """The store in one SQLite file: entries with text and vector search, and a graph, for all processes of a machine.
 
-The file is its own, apart from any journal. A write is one transaction with everything that finds it again, and
-returns once it is on disk. Reading never waits for writing.
+The file is separate from any journal. A write is one transaction with all its index updates, and returns once it
+is on disk. Reading never waits for writing.
 
-Edges of the SQLite store: found from either end at a cost that follows the answer.
+Vectors are cached in memory between searches. Every change of a scope increases its counter, so one number shows
+whether there are new vectors, and only those are read. When a vector was removed, all are read again.
 
-Vectors of the SQLite store, kept in memory between searches: a hint with a cap, and the rows are the truth.
-
-Every change of a scope counts on, so one number says whether anything is new, and only what is new is read. When
-a vector has gone, all are read again. A collection is never changed: a search goes on with the one that it has.
 """
 
 from __future__ import annotations
@@ -35,15 +32,15 @@ from holdfast.store.sqlite_file import WORDS, StoreConnections, queries
 
 PURGED_AT_ONCE = 500
 PURGED_BESIDE = 32
-"""Expired entries that a write takes along."""
+"""Expired entries that a write deletes in passing."""
 PURGE_EVERY = 16
-"""Writes of this process. Each takes along twice as many as it can have made, so they do not pile up."""
+"""The number of writes between such deletions: twice as many are deleted as were written, so none pile up."""
 
 _JSON = msgspec.json.Encoder()
 
 
 class SqliteStore:
-    """Entries in a file. Expired ones are gone for readers at once, and from the file with later writes."""
+    """Entries in a file. Expired ones are hidden from readers at once, and deleted by later writes."""
 
     capabilities: frozenset[str] = frozenset({"durable", "shared", "text", "vectors", "graph"})
 
@@ -51,7 +48,7 @@ class SqliteStore:
         self, path: str | os.PathLike[str], *, durability: Durability = "full", settings: Settings | None = None
     ) -> None:
         require_sqlite()
-        # Once and for all: connections are opened again later, whatever the current folder is by then.
+        # Resolved once: connections are reopened later, whatever the current folder is by then.
         self.path = Path(path).resolve()
         create_file(self.path)
         busy_ms = (settings or Settings()).busy_ms
@@ -78,7 +75,7 @@ class SqliteStore:
         return [(key, _stored(row)) for key, *row in rows]
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """By words as bm25 says, and by vectors of the embedder that is asked for; the best of either."""
+        """Return the best entries by words (bm25) and by vectors of the requested embedder."""
         with self._connections.reading() as connection:
             place = _place(connection, scope)
             if place is None:
@@ -127,7 +124,7 @@ class SqliteStore:
             return bool(known)
 
     def purge(self, now: int) -> int:
-        """Remove every entry whose time is over from the file; gives how many there were."""
+        """Delete every expired entry from the file; return their number."""
         total = 0
         while True:
             with self._connections.transaction() as connection:
@@ -160,7 +157,7 @@ def _place(connection: apsw.Connection, scope: str) -> Place | None:
 
 
 def _by_words(connection: apsw.Connection, place: Place, wanted: Wanted) -> dict[int, float]:
-    """Rows that have any of the terms. As many more as are expired, so that these take nobody's place."""
+    """Return rows with any of the terms; fetch more by the number of expired rows, so that these displace none."""
     ((expired,),) = ask(connection, queries()["count_expired"], (wanted.now, place.id))
     found = TextIndex(connection, WORDS).match(wanted.terms, [_token(place.id)], wanted.limit + expired)
     if expired:
@@ -187,7 +184,7 @@ def _purge(connection: apsw.Connection, now: int, most: int) -> int:
 
 
 def _remove(connection: apsw.Connection, rows: Sequence[tuple[int, str, bool]]) -> None:
-    """Remove entries, each (number, scope, has a vector), and scopes that hold nothing more."""
+    """Remove entries, each (number, scope, has a vector), and scopes that become empty."""
     connection.executemany(queries()["delete"], [(id,) for id, _, _ in rows])
     TextIndex(connection, WORDS).remove([id for id, _, _ in rows])
     resets: dict[str, bool] = {}
@@ -200,16 +197,15 @@ def _remove(connection: apsw.Connection, rows: Sequence[tuple[int, str, bool]]) 
 
 
 def _token(place: int) -> str:
-    """What the text index calls a scope."""
     return f"s{place}"
 
 
 def _end(prefix: str) -> str | bytes:
-    """The first text behind all that begin like this. Where there is none, bytes: they are behind every text."""
+    """Return the first text after all with this prefix; if there is none, bytes, which sort after every text."""
     while prefix:
         last = ord(prefix[-1])
         if last < 0x10FFFF:
-            # The numbers of surrogates are no characters.
+            # Surrogates are not characters.
             return prefix[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)
         prefix = prefix[:-1]
     return b""
@@ -258,17 +254,17 @@ def _stored(row: Sequence[Any]) -> Stored:
 
 
 def link(connection: apsw.Connection, edge: Edge) -> None:
-    """An edge, new or with other data."""
+    """Add an edge, or replace its data."""
     connection.execute(queries()["link"], (*_name(edge), edge.weight, _JSON.encode(edge.data)))
 
 
 def unlink(connection: apsw.Connection, edge: Edge) -> bool:
-    """Remove an edge; False if there was none."""
+    """Remove an edge; return False if there was none."""
     return bool(connection.execute(queries()["unlink"], _name(edge)).fetchall())
 
 
 def edges(connection: apsw.Connection, query: EdgeQuery) -> list[Edge]:
-    """Edges at some keys, in order of where they begin, kind, and where they end."""
+    """Return edges at some keys, in order of source, kind and target."""
     kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
     keys = _JSON.encode(sorted(set(query.keys))).decode()
     name = "edges_out" if query.direction == "out" else "edges_in"
@@ -292,18 +288,18 @@ def _name(edge: Edge) -> tuple[str, ...]:
 
 
 CACHED_BYTES = 128_000_000
-"""Of all scopes together: about 400,000 vectors of 256 dimensions."""
+"""The limit for all scopes together: about 400,000 vectors of 256 dimensions."""
 
 _NEVER = 2**63 - 1
 _ROWS_AT_ONCE = 8_192
-"""Rows that are widened to floats at a time: they stay in the processor's cache."""
+"""Rows widened to floats at a time: they stay in the processor's cache."""
 
 Row = tuple[int, int | None, bytes]
-"""An entry's number, when its time is over, and its vector."""
+"""An entry's number, its expiry, and its vector."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A scope as a reader sees it: its number, its newest change, and the change by which a vector last went."""
+    """A scope as a reader sees it: its number, its newest change, and the last change that removed a vector."""
 
     id: int
     name: str
@@ -318,14 +314,14 @@ class Collection(msgspec.Struct, frozen=True):
     ids: array[int]
     expiries: array[int]
     data: bytes
-    """The vectors, one behind the other."""
+    """The vectors, one after the other."""
     lengths: Any
-    """Of each vector, as an array; None without numpy."""
+    """The length of each vector, as an array; None without numpy."""
     positions: dict[int, int]
 
     @property
     def size(self) -> int:
-        """Bytes in memory, more or less."""
+        """The approximate bytes in memory."""
         return len(self.data) + 120 * len(self.ids)
 
 
@@ -334,7 +330,6 @@ def _empty() -> Collection:
 
 
 def _grown(known: Collection, rows: Iterable[Row], newest: int) -> Collection:
-    """The same with rows that are new or changed."""
     ids, expiries, data = known.ids[:], known.expiries[:], bytearray(known.data)
     positions, changed = dict(known.positions), []
     for id, expires_at, vector in rows:
@@ -361,7 +356,7 @@ def _lengths(collection: Collection, known: Any, changed: Sequence[int]) -> Any:
         some = changed[start : start + _ROWS_AT_ONCE]
         rows = matrix[some].astype(numpy.float32)
         lengths = numpy.sqrt(numpy.einsum("ij,ij->i", rows, rows))
-        # A vector of zeros is like nothing, and its products are 0 already.
+        # A vector of zeros is similar to nothing, and its products are 0 already.
         found[some] = numpy.where(lengths == 0, 1, lengths)
     return found
 
@@ -371,18 +366,18 @@ def _matrix(numpy: Any, collection: Collection) -> Any:
 
 
 class Vectors:
-    """The collections that were used last."""
+    """A cache of the most recently used collections."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str, int], Collection] = OrderedDict()
         self.after_fork()
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
 
     def collection(self, connection: apsw.Connection, place: Place, embedder: str, dimensions: int) -> Collection:
-        """The vectors of a scope, read as far as they are not known."""
+        """Return the vectors of a scope, reading those that are not cached."""
         name = (place.name, embedder, dimensions)
         with self._lock:
             known = self._known.get(name)
@@ -408,7 +403,7 @@ class Vectors:
 
 
 def nearest(collection: Collection, vector: bytes, now: int, limit: int, also: Sequence[int]) -> dict[int, float]:
-    """The cosines of the live rows that are most alike, and of these others; only those above 0."""
+    """Return the positive cosines of the most similar live rows and of the rows in `also`."""
     if not collection.ids:
         return {}
     numpy = numpy_or_none()
@@ -418,7 +413,7 @@ def nearest(collection: Collection, vector: bytes, now: int, limit: int, also: S
     cosines[numpy.frombuffer(collection.expiries, numpy.int64) <= now] = 0
     best = numpy.flatnonzero(cosines > 0)
     if len(best) > limit:
-        # All that are as good as the last one that fits, so that it does not depend on chance which of equals stay.
+        # Include all that tie with the last one that fits, so that chance does not decide which of them stay.
         least = numpy.partition(cosines, len(cosines) - limit)[len(cosines) - limit]
         best = numpy.flatnonzero(cosines >= least)
         best = best[numpy.lexsort((best, -cosines[best]))][:limit]
@@ -435,7 +430,7 @@ def _cosines(numpy: Any, collection: Collection, vector: bytes) -> Any:
     matrix = _matrix(numpy, collection)
     found = numpy.empty(len(matrix), numpy.float32)
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
-        # Row by row and not as a matrix: that would wake threads, which beside a busy machine cost more than they save.
+        # Row by row, not as a matrix product: its threads cost more than they save on a busy machine.
         some = matrix[start : start + _ROWS_AT_ONCE].astype(numpy.float32)
         found[start : start + _ROWS_AT_ONCE] = numpy.vecdot(some, wanted)
     own = numpy.sqrt(numpy.vecdot(wanted, wanted))

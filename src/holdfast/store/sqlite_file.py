@@ -1,4 +1,4 @@
-"""The file of a SQLite store: opened with a journal's settings, its own schema made, anything else refused."""
+"""The file of a SQLite store: opened with a journal's settings and its own schema; any other file is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.sqlite.pool import Connections
 APPLICATION_ID = 0x68667374  # "hfst"
 SCHEMA = 1
 WORDS = "entry_words"
-"""The table of the text index. A row of it is an entry, its place the scope."""
+"""The table of the text index. Each row is an entry, and its place is the scope."""
 
 _SQL = resources.files("holdfast.store") / "sql"
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -30,13 +30,13 @@ _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 @cache
 def queries() -> dict[str, str]:
-    """Every statement by name, without its comments."""
+    """Return every statement by name, without its comments."""
     pieces = _NAME.split((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
     return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
 class StoreConnections(Connections):
-    """A journal's connections, and what a fork does to them, for the file of a store."""
+    """The connections of a store's file, which handle forks as a journal's do."""
 
     def __init__(self, path: Path, *, durability: Durability, busy_ms: int) -> None:
         self._renew_turn()
@@ -48,7 +48,10 @@ class StoreConnections(Connections):
 
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
-        """The one that writes: committed at the end, rolled back on any error. A commit that fails leaves it open."""
+        """Yield the write connection in a transaction: committed at the end, rolled back on any error.
+
+        A failed commit raises OutcomeUnknown.
+        """
         with self._turn, self.writing() as connection:
             committing = False
             try:
@@ -73,12 +76,12 @@ class StoreConnections(Connections):
                 if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
                     return
             except apsw.Error:
-                pass  # The connection goes, and its transaction with it.
+                pass  # Dropping the connection ends its transaction.
         self.drop_writer(suspect=committing)
 
 
 def _prepare(connection: apsw.Connection, path: Path) -> None:
-    """Make the schema, once, also if several processes open a new file together."""
+    """Create the schema once, even if several processes open a new file together."""
     if recognise(connection, path) == SCHEMA:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -98,7 +101,7 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
 
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
-    """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
+    """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
     return in_one_moment(connection, lambda: _recognise(connection, path))
 
 

@@ -1,12 +1,12 @@
-"""The public test kit: contracts for backends, faults, frozen clocks, the simulated disk.
+"""The public test kit: contracts for backends, fault injection, frozen clocks, a simulated disk.
 
 For tests of your own programs:
 
     Scripted, call, Recorded            models without a network: see holdfast.model.scripted and .recorded
-    kill_everywhere, killable, kill_point   kill a program at every point, run it again, check what is left
-    FrozenClock, SeededIds              time and chance under control
+    kill_everywhere, killable, kill_point   kill a program at every point, run it again, check the result
+    FrozenClock, SeededIds              control over time and randomness
 
-Each of them is also a fixture of the pytest plugin, which is there as soon as holdfast is installed.
+The pytest plugin, active as soon as holdfast is installed, offers fixtures for most of them.
 """
 
 from importlib import import_module as _import_module
@@ -32,7 +32,7 @@ __all__ = [
     "killable",
 ]
 
-# pytest loads the plugin in every run, also where nobody uses it: only who asks for something pays.
+# pytest loads the plugin in every run, used or not, so each name is imported only when first accessed.
 _LATER = {
     "FrozenClock": "holdfast.testing.clock",
     "KillReport": "holdfast.testing.kill",

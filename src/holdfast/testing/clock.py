@@ -1,4 +1,4 @@
-"""Time and chance under control: a clock that is moved by hand, and ids from a seed."""
+"""Time and randomness under control: a clock that is moved by hand, and ids from a seed."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ _START_MS = 1_750_000_000_000
 
 
 class FrozenClock:
-    """Stands still until moved; the wall may jump either way, monotonic time only goes on."""
+    """A clock that stands still until moved. Wall time may jump either way; monotonic time only grows."""
 
     def __init__(self, now_ms: int = _START_MS) -> None:
         self._now_ms = now_ms
         self._monotonic = 0.0
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds."""
+        """Return the wall time in milliseconds."""
         return self._now_ms
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Return seconds that only grow."""
         return self._monotonic
 
     def sleep(self, seconds: float) -> None:
-        """Whoever sleeps lets time pass, at once."""
+        """Advance the clock at once, without waiting."""
         self.advance(round(seconds * 1000))
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass."""
+        """Advance wall time and monotonic time."""
         if milliseconds < 0:
             raise ValueError("Time passes forwards; use jump() to set the wall clock back.")
         self._now_ms += milliseconds
         self._monotonic += milliseconds / 1000
 
     def jump(self, milliseconds: int) -> None:
-        """Set the wall clock, as an administrator would; no time passes."""
+        """Set the wall clock forwards or back, as an administrator would; no time passes."""
         self._now_ms = max(0, self._now_ms + milliseconds)
 
 
@@ -53,12 +53,12 @@ class SeededIds:
         self._lock = threading.Lock()
 
     def ulid(self) -> bytes:
-        """The next ULID."""
+        """Return the next ULID."""
         with self._lock:
             self._previous = next_ulid(self._previous, self._clock.now_ms(), self._random.getrandbits(80))
             return self._previous.to_bytes(16, "big")
 
     def salt(self) -> bytes:
-        """The next salt."""
+        """Return the next salt."""
         with self._lock:
             return self._random.randbytes(SALT_BYTES)

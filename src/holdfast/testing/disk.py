@@ -4,28 +4,17 @@
         journal = SqliteJournal(folder / "agent.db", vfs=disk.name)
         disk.cut_at(17)                        # the 17th I/O call from now does not return
         ...                                    # work until PowerCut, or until disk.dead
-        disk.power_cut(random, into=elsewhere) # what the disk holds after that
+        disk.power_cut(random, into=elsewhere) # write what the disk holds after that
 
-It promises what an honest disk does, and no more: what was synced stays; what was not may
-be there, torn at sectors, in any part and order. A failed write or sync may have done some
-of its work. After a sync that fails and forgets, as Linux does, what it should have written
-can be read until the power fails, and no later sync makes it safe.
+It promises what an honest disk does, and no more. Synced data stays. Unsynced data may be there, torn at sectors, in
+any part and order. A failed write or sync may have done some of its work. After a sync that fails and forgets, as on
+Linux, the unwritten data can be read until the power fails, and no later sync makes it safe.
 
-Locks and shared memory are those of the real files, so several connections work as always.
-Simulated is what SQLite does through this VFS to the files of one folder; other files are
-copied as they are.
-
-What a disk holds when the power fails: bytes that are safe, and changes that may be undone.
-
-A change is safe once its file was synced; a name once its folder was. Until then the disk
-may have done any part of it: a later write without an earlier one, which is all that
-reordering can do, and single sectors of a write without the others.
-
-The simulated disk as SQLite sees it: every call is counted, judged, done to the real file and noted.
-
-Nothing is synced for real: what a sync makes safe is the simulation's business. In one way it is
-stricter than a real disk: apsw also raises what SQLite would keep to itself, such as a checkpoint
-that fails after its commit, or a file that fails while it is being closed.
+Locks and shared memory are those of the real files, so several connections work as usual. Only SQLite's access
+through this VFS to the files of one folder is simulated; other files are copied as they are. Nothing is really
+synced: the simulation decides what a sync makes safe. In one way it is stricter than a real disk: apsw also raises
+errors that SQLite would ignore, such as a checkpoint that fails after its commit, or a file that fails while it is
+being closed.
 """
 
 from __future__ import annotations
@@ -64,16 +53,16 @@ KINDS: dict[Kind, tuple[Operation, int]] = {
 }
 
 _NUMBERS = itertools.count(1)
-# SQLite keeps pointers into a VFS for as long as a connection uses it, so a disk stays until it is closed.
+# SQLite keeps pointers into a VFS while a connection uses it, so a disk is kept alive until it is closed.
 _OPEN: set[Disk] = set()
 
 
 class PowerCut(BaseException):
-    """The power failed during this call. No `except Exception` may go on as if it had not."""
+    """The power failed during this call. Not an `Exception`, so that no error handling can continue."""
 
 
 class Disk:
-    """One folder's disk. Pass `name` as the `vfs` of a connection; close it after the connections."""
+    """The disk of one folder. Pass `name` as the `vfs` of a connection; close the disk after its connections."""
 
     def __init__(self, folder: Path, *, sync_delay: float = 0.0, random: Random | None = None) -> None:
         self.folder = Path(os.path.realpath(folder))
@@ -86,7 +75,7 @@ class Disk:
         self.hits = 0
         """Calls that were made to fail."""
         self.dead = False
-        """Whether the power was cut; from then on every call fails."""
+        """True once the power was cut; from then on every call fails."""
         self._random = random or Random(0)  # noqa: S311  # nosec B311: repeatable is the point
         self._mutex = threading.RLock()
         self._cut_at: int | None = None
@@ -99,11 +88,11 @@ class Disk:
                 self._files.put(path.name, Image(path.read_bytes()))
         self._files.sync()
         self.name = f"holdfast-disk-{next(_NUMBERS)}"
-        """What SQLite knows this disk by."""
+        """The name of this disk's VFS in SQLite."""
         self._vfs = SimulatedVFS(self.name, self)
         _OPEN.add(self)
 
-    # what a test does to it
+    # called by tests
 
     def cut_at(self, call: int) -> None:
         """Cut the power during the n-th I/O call from now."""
@@ -115,22 +104,22 @@ class Disk:
         self.dead = True
 
     def restart(self) -> None:
-        """Only the process died, as by kill -9: what it wrote can still be read and is no safer than before."""
+        """Restart after the process died, as by kill -9: its writes can still be read and are no safer than before."""
         with self._mutex:
             self.dead, self._cut_at = False, None
 
     def fail(self, kind: Kind, *, after: int = 0, sticky: bool = False) -> None:
-        """Make the first call of a kind after some number of I/O calls fail, or every one until healed."""
+        """Make the first call of a kind after some number of I/O calls fail; with `sticky`, every one until `heal`."""
         with self._mutex:
             self._kind, self._from, self._sticky = kind, self.calls + after, sticky
 
     def heal(self) -> None:
-        """Nothing fails any more, unless the power was cut."""
+        """Stop failing calls. A power cut that already happened stays."""
         with self._mutex:
             self._kind = self._cut_at = None
 
     def power_cut(self, random: Random, into: Path, mode: Mode | None = None) -> None:
-        """Write what the disk would hold if the power failed now, or when it did, into a folder."""
+        """Write into a folder what the disk would hold if the power failed now, or when it did."""
         into.mkdir(parents=True, exist_ok=True)
         with self._mutex:
             files = self._files.after(Luck(random, mode))
@@ -144,7 +133,7 @@ class Disk:
                 shutil.copyfile(path, into / path.name)
 
     def close(self) -> None:
-        """Forget everything. Its connections must be closed."""
+        """Discard everything. The disk's connections must be closed."""
         self._vfs.unregister()
         self._files = Folder()
         _OPEN.discard(self)
@@ -157,10 +146,10 @@ class Disk:
     ) -> None:
         self.close()
 
-    # what SQLite does to it, by way of the VFS
+    # called by SQLite through the VFS
 
     def begin(self, operation: Operation) -> Verdict | None:
-        """Count a call and say how it goes: on, or to fail with a code after a part of it was done."""
+        """Count a call; return None if it succeeds, else the code to fail with and the part of the work to do first."""
         with self._mutex:
             self.calls += 1
             self.counts[operation] += 1
@@ -179,12 +168,12 @@ class Disk:
             self._kind = None
         self.hits += 1
         # Some failures come before the work, some during it, some after it; a full disk or a short read
-        # never does all of it.
+        # never does all of the work.
         part = min(1.0, max(0.0, self._random.uniform(-1.0, 1.5)))
         return Verdict(code, part * 0.99 if kind in ("full", "short") else part, forgets=kind == "forget")
 
     def sync(self, image: Image | None, *, folder: bool) -> None:
-        """A sync that succeeds."""
+        """Sync a file, its folder, or both."""
         if self.sync_delay:
             time.sleep(self.sync_delay)
         with self._mutex:
@@ -194,13 +183,13 @@ class Disk:
                 self._files.sync()
 
     def fail_sync(self, image: Image | None, *, forgets: bool) -> None:
-        """A sync that fails."""
+        """Fail a sync after some of its work."""
         with self._mutex:
             if image is not None and not self.dead:
                 image.fail_sync(Luck(self._random), forgets=forgets)
 
     def opened(self, filename: str, *, exists: bool) -> Image | None:
-        """The image of a file of this folder; the name of a new one is not safe yet."""
+        """Return the image of a file of this folder, creating it if needed; a new name is not safe until synced."""
         path = Path(filename)
         if path.parent != self.folder:
             return None
@@ -212,7 +201,7 @@ class Disk:
             return image
 
     def deleted(self, filename: str, *, safely: bool) -> None:
-        """A file's name is gone, for good if the folder was synced."""
+        """Remove a file's name, for good if the folder was synced."""
         path = Path(filename)
         with self._mutex:
             if path.parent == self.folder and self._files.find(path.name) is not None:
@@ -228,14 +217,14 @@ MODES: tuple[Mode, ...] = ("nothing", "everything", "prefix", "writes", "sectors
 
 
 class Change(NamedTuple):
-    """Bytes at an offset, or a new length if there are none."""
+    """Bytes at an offset; without bytes, a new length."""
 
     offset: int
     data: bytes | None
 
 
 class Luck:
-    """What becomes of unsynced changes in one power cut."""
+    """The fate of unsynced changes in one power cut."""
 
     def __init__(self, random: Random, mode: Mode | None = None) -> None:
         self._random = random
@@ -244,7 +233,7 @@ class Luck:
         self.mode: Mode = random.choice(MODES) if mode is None else mode
 
     def survivors(self, changes: list[Change]) -> list[Change]:
-        """The changes that reached the disk, in the order in which they were made."""
+        """Return the changes that reached the disk, in the order in which they were made."""
         if self.mode == "nothing":
             return []
         if self.mode == "everything":
@@ -257,13 +246,13 @@ class Luck:
         return self._some(changes)
 
     def choose(self, count: int) -> int:
-        """Which of the states that a name has been in, oldest first, is found again."""
+        """Choose which of a name's states, oldest first, is found again."""
         if self.mode == "nothing":
             return 0
         return count - 1 if self.mode == "everything" else self._random.randrange(count)
 
     def filler(self, count: int) -> bytes:
-        """What is found where a file grew and nothing was written: zeros, or what lay there before."""
+        """Return the bytes found where a file grew and nothing was written: zeros, or stale data."""
         return self._random.randbytes(count) if self._stale else bytes(count)
 
     def _some(self, changes: list[Change]) -> list[Change]:
@@ -271,7 +260,7 @@ class Luck:
 
 
 def _torn(changes: list[Change]) -> list[Change]:
-    """Writes in pieces that each reach the disk whole or not at all."""
+    """Split writes at sectors; each piece reaches the disk whole or not at all."""
     pieces: list[Change] = []
     for change in changes:
         offset, data = change
@@ -284,33 +273,33 @@ def _torn(changes: list[Change]) -> list[Change]:
 
 
 class Image:
-    """One file: its safe bytes, and what was done to it since."""
+    """One file: its safe bytes, and the changes since."""
 
     def __init__(self, safe: bytes = b"") -> None:
         self._safe = bytearray(safe)
         self._pending: list[Change] = []
 
     def write(self, data: bytes, offset: int) -> None:
-        """Note a write; it is not safe yet."""
+        """Record a write; it is not safe yet."""
         self._pending.append(Change(offset, data))
 
     def truncate(self, size: int) -> None:
-        """Note a new length; it is not safe yet."""
+        """Record a new length; it is not safe yet."""
         self._pending.append(Change(size, None))
 
     def sync(self) -> None:
-        """Everything written so far is safe."""
+        """Make all changes so far safe."""
         _apply(self._safe, self._pending)
         self._pending.clear()
 
     def fail_sync(self, luck: Luck, *, forgets: bool) -> None:
-        """Some of what was written is safe; the rest may become so later, or never if the pages count as clean."""
+        """Make some changes safe; the rest may become so later, or never if the pages count as clean (`forgets`)."""
         _apply(self._safe, luck.survivors(self._pending), luck)
         if forgets:
             self._pending.clear()
 
     def after(self, luck: Luck) -> bytes:
-        """The bytes that are found after a power cut."""
+        """Return the bytes that are found after a power cut."""
         found = bytearray(self._safe)
         _apply(found, luck.survivors(self._pending), luck)
         return bytes(found)
@@ -335,18 +324,18 @@ class Folder:
         self._pending: list[tuple[str, Image | None]] = []
 
     def find(self, name: str) -> Image | None:
-        """The file that a name stands for now."""
+        """Return the file that a name stands for now."""
         for pending, image in reversed(self._pending):
             if pending == name:
                 return image
         return self._safe.get(name)
 
     def put(self, name: str, image: Image | None) -> None:
-        """Give a name to a file, or take it away."""
+        """Give a name to a file, or remove the name."""
         self._pending.append((name, image))
 
     def sync(self) -> None:
-        """Every name is safe as it is now."""
+        """Make the present names safe."""
         for name, image in self._pending:
             if image is None:
                 self._safe.pop(name, None)
@@ -355,11 +344,11 @@ class Folder:
         self._pending.clear()
 
     def names(self) -> set[str]:
-        """Every name that was ever known and may be found again."""
+        """Return every name that may be found after a power cut."""
         return {*self._safe, *(name for name, _ in self._pending)}
 
     def after(self, luck: Luck) -> dict[str, bytes]:
-        """The files that are found after a power cut."""
+        """Return the files that are found after a power cut."""
         found = {}
         for name in sorted(self.names()):
             states = [self._safe.get(name), *(image for pending, image in self._pending if pending == name)]
@@ -375,28 +364,28 @@ _JOURNALS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_O
 
 
 class Verdict(NamedTuple):
-    """A call is to fail with this code, after this part of it was done."""
+    """A fault of one call: the error code, and the part of the work done before it."""
 
     code: int
     part: float
     forgets: bool = False
 
     def error(self) -> Exception:
-        """What SQLite is told."""
+        """Return the exception to raise to SQLite."""
         return apsw.exception_for(self.code)
 
 
 class SimulatedVFS(apsw.VFS):
-    """Opens and deletes."""
+    """The VFS of a simulated disk."""
 
     def __init__(self, name: str, disk: Disk) -> None:
         self._disk = disk
-        # By name: the default may be another one when a file is opened, even this one.
+        # Kept by name: the default VFS may change before a file is opened, even to this one.
         self._base = apsw.vfs_names()[0]
         super().__init__(name, self._base)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
-        """Open a file; names that are not of the disk's folder and temporary files are not simulated."""
+        """Open a file; temporary files and files outside the disk's folder are not simulated."""
         _judge(self._disk, "open")
         return SimulatedFile(self._disk, self._base, name, flags)
 
@@ -407,13 +396,13 @@ class SimulatedVFS(apsw.VFS):
         self._disk.deleted(filename, safely=syncdir)
 
     def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802
-        """Whether a file is there."""
+        """Return True if a file exists."""
         _judge(self._disk, "access")
         return super().xAccess(pathname, flags)
 
 
 class SimulatedFile(apsw.VFSFile):
-    """One open file. Several may be open on the same image."""
+    """An open file. Several may be open on the same image."""
 
     def __init__(self, disk: Disk, base: str, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._disk = disk
@@ -433,16 +422,16 @@ class SimulatedFile(apsw.VFSFile):
         if verdict.code == apsw.SQLITE_IOERR_SHORT_READ and self._journal:
             return super().xRead(amount, offset)[: int(amount * verdict.part)]
         # SQLite takes a short read of the database itself for its end and goes on with zeros.
-        # No engine can see through that lie, so here it fails.
+        # No engine can detect that, so the read fails instead.
         raise (verdict if self._journal else verdict._replace(code=apsw.SQLITE_IOERR_READ)).error()
 
     def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
-        """Write, or a part of it before failing."""
+        """Write, or write a part and fail."""
         whole = bytes(data)
         try:
             verdict = self._disk.begin("write")
         except BaseException:
-            # The power fails while it is being written: any of it may be found.
+            # The power fails during the write: any part of it may be found.
             self._write(whole, offset)
             raise
         self._write(whole if verdict is None else whole[: int(len(whole) * verdict.part)], offset)
@@ -463,7 +452,7 @@ class SimulatedFile(apsw.VFSFile):
             self._image.truncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        """Make what was written safe, or some of it before failing."""
+        """Make the changes safe, or make some of them safe and fail."""
         verdict = self._disk.begin("sync")
         if verdict is not None:
             self._disk.fail_sync(self._image, forgets=verdict.forgets)
@@ -472,7 +461,7 @@ class SimulatedFile(apsw.VFSFile):
         self._folder = False
 
     def xFileSize(self) -> int:  # noqa: N802
-        """The length."""
+        """Return the length."""
         _judge(self._disk, "size")
         return super().xFileSize()
 

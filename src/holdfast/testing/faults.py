@@ -1,8 +1,8 @@
-"""Fault points before and after every call of a port: die there, and see what a restart finds.
+"""Fault points before and after every call of a port: die there, and check the state a restart finds.
 
-`FaultPoints` wraps a journal. It counts the points that a program passes and, if told to,
-raises at one of them: `Died` stands for kill -9 and is no `Exception`, so nothing that
-merely handles errors can survive it. `die_everywhere` runs a program once per point.
+`FaultPoints` wraps a journal. It counts the points that a program passes and, if told to, raises at one of them:
+`SimulatedDeath` stands for kill -9 and is not an `Exception`, so error handling cannot survive it.
+`die_everywhere` runs a program once per point.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Died(BaseException):
 
 
 class FaultPoints:
-    """A journal with a point before and after each call; stands in wherever a Journal is wanted."""
+    """A journal with a fault point before and after each call; it can replace any journal."""
 
     def __init__(self, journal: Journal, *, die_at: int | None = None, error: BaseException | None = None) -> None:
         self._journal = journal
@@ -55,7 +55,7 @@ def die_everywhere(run: Callable[[Callable[[Journal], Journal]], object]) -> Ite
     """Call `run(wrap)` once to count its fault points, then once for each of them, dying there.
 
     `run` opens its journal, wraps it with the function that it is given, and uses the result.
-    Yields the name of each point after the program died at it, for the caller to check what is left.
+    Yield the name of each point after the program died at it, so that the caller can check what is left.
     """
     seen: list[FaultPoints] = []
 

@@ -1,7 +1,7 @@
-"""Stories: random but valid lives of frames, as drafts, for replay, crash and speed tests.
+"""Random but valid histories of frames, as drafts, for replay, crash and speed tests.
 
-A story knows what is live and only writes what the rules allow, so that folding, projecting
-and loading can be compared over any number of events.
+The generator tracks the live frames and writes only what the rules allow, so that folding, projecting and loading
+can be compared over any number of events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_LIVE = 8
 
 
 class _Live(msgspec.Struct):
-    """What the story must remember about one live frame."""
+    """The generator's record of a live frame."""
 
     id: str
     parent: str | None
@@ -43,7 +43,7 @@ class _Live(msgspec.Struct):
 
 
 class Story:
-    """One stream's worth of frames. `subjects` are whose content it is, at random."""
+    """A generator of the frames of one stream. Content belongs to a random one of `subjects`."""
 
     def __init__(self, random: Random, ids: Ids, subjects: tuple[str, ...] = ()) -> None:
         self._random = random
@@ -53,7 +53,7 @@ class Story:
         self._removals = 0
 
     def step(self) -> list[Draft]:
-        """The next thing that happens, as one or more drafts."""
+        """Return the next change, as one or more drafts."""
         frame = self._random.choice(list(self._live.values())) if self._live else None
         if frame is None or (len(self._live) < MAX_LIVE and self._random.random() < 0.2):
             return [self._push(frame)]

@@ -1,18 +1,8 @@
-"""Stories of sessions: random but valid lives of conversations, as drafts over several streams.
+"""Random but valid histories of sessions, as drafts over several streams, and a check of the journal against them.
 
-A story writes only what the rules allow, and knows what it said: whatever reads the journal must find the
-same messages standing, the same calls waiting and the same summaries.
-
-What a story remembers of one line: which messages stand, which calls wait, which summaries hold.
-
-Kept as a plain list of what was said, so that it can be compared with what a journal reads back through
-rows, retractions and branches.
-
-What happens within one line: said, called, answered, taken back, pinned, counted, summarised, shown to a model.
-
-Each move writes the drafts that a client would, and notes in the line what is true afterwards.
-
-Does a journal say what a story told? Compared in the story's own words, not in rows.
+The generator writes only the drafts that a client could write. It keeps each thread as a plain list of messages, so
+that the expected messages, open calls and summaries can be compared with those that a journal reads back through
+rows, retractions and forks.
 """
 
 from __future__ import annotations
@@ -44,7 +34,7 @@ NOW = 2**62
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a line, and the message that its round begins with."""
+    """A message of a thread, and the message that its round begins with."""
 
     stream: str
     version: int
@@ -54,12 +44,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[str, int]:
-        """Where it is."""
+        """The stream and version of the message."""
         return self.stream, self.version
 
 
 class Covering(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary and what it stands for: the messages `first` up to `last`, counted from 0, without `last`."""
+    """A summary and the messages it stands for: from `first` up to but without `last`, counted from 0."""
 
     stream: str
     version: int
@@ -68,16 +58,16 @@ class Covering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToldLine(msgspec.Struct, kw_only=True):
-    """One line. `inherited` are summaries of the lines that it was forked from, nearest and newest first."""
+    """A thread. `inherited` are summaries of the threads it was forked from, nearest and newest first."""
 
     stream: str
     said: list[Said] = []
     calls: dict[str, CallRef] = {}
-    """Those that wait for a result."""
+    """Calls that wait for a result."""
     shared: tuple[Segment, ...] = ()
     floor: int = 0
     packed: int = 0
-    """The newest pack."""
+    """The version of the newest pack."""
     ended: bool = False
     fresh: bool = False
     own: list[Covering] = []
@@ -85,28 +75,28 @@ class ToldLine(msgspec.Struct, kw_only=True):
 
     @property
     def mine(self) -> list[Said]:
-        """The messages that live in its own stream."""
+        """The messages in the thread's own stream."""
         return [one for one in self.said if one.stream == self.stream]
 
     @property
     def newest(self) -> int:
-        """The version of the newest message if that is its own, else 0."""
+        """The version of the newest message if it is in the thread's own stream, else 0."""
         return self.said[-1].version if self.said and self.said[-1].stream == self.stream else 0
 
     def say(self, one: Said) -> None:
-        """One more message."""
+        """Append a message."""
         self.said.append(one)
         self.calls = {id: call for id, call in self.calls.items() if id not in one.answers}
         self.calls.update({id: CallRef(id, one.version, provider) for id, provider in one.calls})
 
     def round_of(self, call: str) -> tuple[str, int]:
-        """Where the round of a call begins."""
+        """Return the place where a call's round begins."""
         return next(one.round for one in self.said if any(call == id for id, _ in one.calls))
 
     def open_at(self, keep: int, stream: str) -> dict[str, CallRef]:
-        """Calls without a result among the first `keep` messages, as a line in `stream` that goes on there has them.
+        """Return the calls without a result among the first `keep` messages, as a thread in `stream` continues them.
 
-        What was said in other streams has no place in that one: those messages are counted back from -1.
+        Messages of other streams have no version in that one: they are numbered backwards from -1.
         """
         found: dict[str, tuple[tuple[str, int], str | None]] = {}
         for one in self.said[:keep]:
@@ -117,10 +107,10 @@ class ToldLine(msgspec.Struct, kw_only=True):
         numbers = {place: index - len(shared) for index, place in enumerate(shared)}
         return {id: CallRef(id, numbers.get(place, place[1]), provider) for id, (place, provider) in found.items()}
 
-    # branches
+    # forks
 
     def cut(self, found: Sequence[Segment], keep: int) -> tuple[Segment, ...]:
-        """What is left of some stretches, nearest first, after the first `keep` messages."""
+        """Cut the segments, nearest first, to the first `keep` messages."""
         if not keep:
             return ()
         place = self.said[keep - 1]
@@ -129,7 +119,7 @@ class ToldLine(msgspec.Struct, kw_only=True):
         return (Segment(last.stream, last.after, place.version, last.at), *found[index + 1 :])
 
     def fork(self, stream: str, keep: int, version: int, generation: int) -> tuple[ToldLine, ThreadForked]:
-        """A line that goes on after the first `keep` messages of this one, which is at `version`."""
+        """Fork a thread after the first `keep` messages of this one, which is at `version`."""
         shared = self.cut((Segment(self.stream, self.floor, NOW, version), *self.shared), keep)
         streams = {segment.stream for segment in shared}
         kept = (one for one in (*self.own[::-1], *self.inherited) if one.last <= keep and one.stream in streams)
@@ -145,10 +135,10 @@ class ToldLine(msgspec.Struct, kw_only=True):
         )
         return line, forked
 
-    # taking back
+    # retraction
 
     def rewind(self, keep: int, version: int) -> MessageRetracted:
-        """Only the first `keep` messages stand from now on; the line was at `version` until now."""
+        """Keep only the first `keep` messages; the thread was at `version` until now."""
         gone = [one.version for one in self.said[keep:] if one.stream == self.stream]
         here = keep > 0 and self.said[keep - 1].stream == self.stream
         newest = self.said[keep - 1].version if here else 0
@@ -169,7 +159,7 @@ class ToldLine(msgspec.Struct, kw_only=True):
         return facts
 
     def _void(self, keep: int, streams: set[str]) -> list[int]:
-        """Summaries of its own that go: they stand for what goes, or behind one that does."""
+        """Drop summaries of retracted messages and those behind a gap; return the versions of the own ones dropped."""
         self.inherited = tuple(one for one in self.inherited if one.last <= keep and one.stream in streams)
         before, self.own = self.own, [one for one in self.own if one.last <= keep]
         reach = 0
@@ -181,7 +171,7 @@ class ToldLine(msgspec.Struct, kw_only=True):
         return [one.version for one in before if one not in self.own]
 
     def end(self, version: int, *, reset: bool) -> None:
-        """It takes no more messages; after a reset the next one has nothing before it."""
+        """End the thread; after a reset, nothing before its end stands."""
         self.ended, self.fresh, self.calls = True, reset, {}
         if reset:
             self.said, self.shared, self.floor = [], (), version
@@ -190,7 +180,7 @@ class ToldLine(msgspec.Struct, kw_only=True):
     # summaries
 
     def standing(self) -> list[Covering]:
-        """The summaries that stand for parts of it, oldest first; none for what another stands for."""
+        """Return the summaries in force, oldest first; none overlaps with a newer one."""
         found: list[Covering] = []
         for one in (*self.own[::-1], *self.inherited):
             if not any(one.first < known.last and known.first < one.last for known in found):
@@ -198,11 +188,11 @@ class ToldLine(msgspec.Struct, kw_only=True):
         return found[::-1]
 
     def covered(self) -> int:
-        """How many messages from its beginning have summaries."""
+        """Return the number of messages, from the beginning, that have summaries."""
         return max((one.last for one in self.standing()), default=0)
 
     def ends_of_rounds(self) -> list[int]:
-        """How many messages a summary may cover: whole rounds, none of which waits for a result."""
+        """Return the message counts that a summary may cover: whole rounds, none of which waits for a result."""
         last = {one.round: index for index, one in enumerate(self.said)}
         waiting = {self.round_of(id) for id in self.calls}
         found, reach = [], 0
@@ -215,13 +205,12 @@ class ToldLine(msgspec.Struct, kw_only=True):
         return found
 
     def stretches(self, first: int, last: int) -> list[Stretch]:
-        """Some of its messages as stretches of streams, oldest first."""
+        """Return some messages as stretches of streams, oldest first."""
         groups = [(name, list(group)) for name, group in groupby(self.said[first:last], key=lambda one: one.stream)]
         return [Stretch(name, group[0].version, group[-1].version) for name, group in groups]
 
 
 def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Versions as stretches, each from its first to its last."""
     for _, run in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
         found = [version for _, version in run]
         yield found[0], found[-1]
@@ -229,22 +218,22 @@ def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 MAX_LINES = 6
 ATTEMPTS = 4
-"""How often memory may fail before it is asked no more."""
+"""The number of failed handovers to memory after which it gives up."""
 
 _Move = Callable[[ToldLine], None]
 
 
 class _Handover(msgspec.Struct):
-    """A conversation that ended and that memory has not taken yet."""
+    """A handover of an ended conversation that memory has not accepted yet."""
 
     attempts: int = 0
 
 
 class ConversationStory:
-    """One session's worth of conversation. `subjects` are whose content it is, at random.
+    """A generator of one session. Content belongs to a random one of `subjects`.
 
-    Nobody else may write to its streams: it counts their versions itself. With more `endings` it is closed and
-    begun anew more often.
+    Nothing else may write to its streams: it counts their versions itself. With a larger `endings`, the session is
+    closed and reopened more often.
     """
 
     def __init__(
@@ -264,16 +253,16 @@ class ConversationStory:
 
     @property
     def streams(self) -> list[str]:
-        """Every stream that it writes to."""
+        """Every stream that the generator writes to."""
         return [self.stream, *(line.stream for line in self.lines.values())]
 
     @property
     def pinned(self) -> set[tuple[str, int]]:
-        """Stream and version of every message that is pinned, also of those that were taken back."""
+        """Stream and version of every pinned message, including retracted ones."""
         return self._telling.pinned
 
     def step(self, times: int = 1) -> list[Decided]:
-        """The next thing, or things, that happen, as the parts of one commit."""
+        """Return the next one or more changes, as the parts of one commit."""
         self._telling.written = {}
         epoch = self._epoch
         for _ in range(times):
@@ -290,7 +279,7 @@ class ConversationStory:
     def _moves(self, line: ToldLine) -> list[_Move]:
         offers: list[_Move] = [self._offer] * 3 if self.handovers else []
         if line.ended and not line.fresh:
-            # What was closed for good only begins anew after a reset.
+            # A session closed for good reopens only after a reset.
             return offers or [self._reset]
         found: list[_Move] = [self._then(say)] * 6 + [self._then(call)] * 4
         if line.ended:
@@ -315,7 +304,7 @@ class ConversationStory:
 
         return made
 
-    # beginning
+    # begin
 
     def _open(self) -> None:
         self.status = "open"
@@ -360,7 +349,7 @@ class ConversationStory:
         self._begin(line)
 
     def _begin(self, line: ToldLine) -> None:
-        """A line begins in the generation that its session is in, and waits if that has ended."""
+        """Open a thread in the session's generation, and end it if that generation has ended."""
         if self.generation:
             self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
         if self.status != "open":
@@ -375,7 +364,7 @@ class ConversationStory:
         self._telling.write(line.stream, "thread.opened", event_sessions.ThreadOpened(generation=self.generation))
         line.ended = line.fresh = False
 
-    # ending
+    # end
 
     def _close(self, line: ToldLine) -> None:
         self._end("close", reset=False)
@@ -428,7 +417,7 @@ TOKENIZERS = ("o200k_base", "cl100k_base")
 
 
 class Telling:
-    """Where a story's drafts go: by stream, with the versions that they will have."""
+    """A recorder of drafts by stream, with the versions that they will have."""
 
     def __init__(self, random: Random, ids: Ids, subjects: tuple[str, ...]) -> None:
         self.random = random
@@ -439,7 +428,7 @@ class Telling:
         self.pinned: set[tuple[str, int]] = set()
 
     def write(self, stream: str, type: str, facts: Facts, content: Content | None = None, id: str | None = None) -> int:
-        """One more event of the commit at hand; gives its version."""
+        """Add an event to the current commit; return its version."""
         subject = self.random.choice(self._subjects) if self._subjects and content is not None else None
         draft = Draft(type=type, facts=facts, content=content, subject=subject, id=id)
         self.written.setdefault(stream, []).append(draft)
@@ -447,20 +436,20 @@ class Telling:
         return self.versions[stream]
 
     def ulid(self) -> str:
-        """A new id."""
+        """Return a new id."""
         return ulid_text(self._ids.ulid())
 
     def text(self) -> str:
-        """A few words."""
+        """Return a few random words."""
         return " ".join(self.random.choice(WORDS) for _ in range(self.random.randint(1, 6)))
 
     def happens(self, share: float) -> bool:
-        """True in this share of cases."""
+        """Return True with this probability."""
         return self.random.random() < share
 
 
 def say(telling: Telling, line: ToldLine) -> None:
-    """A message without calls."""
+    """Append a message without calls."""
     role = telling.random.choice(("user", "user", "assistant", "system", "developer"))
     content = event_sessions.MessageContent(text=telling.text())
     if role == "user" and telling.happens(0.2):
@@ -469,7 +458,7 @@ def say(telling: Telling, line: ToldLine) -> None:
 
 
 def call(telling: Telling, line: ToldLine) -> None:
-    """One to three calls in one message. Providers use their ids again."""
+    """Append a message with one to three calls. Like providers, it reuses provider ids."""
     count = telling.random.randint(1, 3)
     calls = tuple((telling.ulid(), telling.random.choice((None, "call_1", "call_2"))) for _ in range(count))
     entries = [{"name": "search", "arguments": '{"q":"x"}'} for _ in calls]
@@ -479,7 +468,7 @@ def call(telling: Telling, line: ToldLine) -> None:
 
 
 def answer(telling: Telling, line: ToldLine) -> None:
-    """Results of one or more calls of one message, at once or late, in any order."""
+    """Append results of one or more calls of one message, at once or late, in any order."""
     waiting = list(line.calls.values())
     chosen = [telling.random.choice(waiting)]
     beside = [one for one in waiting if line.round_of(one.id) == line.round_of(chosen[0].id) and one != chosen[0]]
@@ -502,7 +491,7 @@ def _append(
     partial: bool = False,
 ) -> None:
     known, pinned = telling.happens(0.9), telling.happens(0.1)
-    # A call that was made in another stream has no place in this one: its result begins a round.
+    # A call made in another stream has no version in this one: its result begins a round.
     first = line.calls[answers[0]].version if answers else 0
     facts = event_sessions.MessageAppended(
         role=role,
@@ -539,21 +528,21 @@ def _usage(telling: Telling) -> Usage:
 
 
 def rewind(telling: Telling, line: ToldLine) -> None:
-    """The newest messages, or all, are taken back."""
+    """Retract the newest messages, or all."""
     keep = max(0, len(line.said) - telling.random.choice((1, 2, 3, telling.random.randint(1, len(line.said)))))
     facts = line.rewind(keep, telling.versions[line.stream])
     telling.write(line.stream, "message.retracted", facts, ReasonContent(reason=telling.text()))
 
 
 def pin(telling: Telling, line: ToldLine) -> None:
-    """A message is kept, or no longer."""
+    """Pin or unpin a message."""
     place, pinned = telling.random.choice(line.mine).place, telling.happens(0.7)
     telling.write(line.stream, "message.pinned", event_sessions.MessagePinned(version=place[1], pinned=pinned))
     (telling.pinned.add if pinned else telling.pinned.discard)(place)
 
 
 def count(telling: Telling, line: ToldLine) -> None:
-    """Some messages are counted by a tokenizer, perhaps again."""
+    """Record token counts of some messages, perhaps again."""
     versions = tuple(one.version for one in telling.random.sample(line.mine, min(3, len(line.mine))))
     counts = tuple(telling.random.randint(3, 60) for _ in versions)
     facts = event_sessions.TokensCounted(tokenizer=telling.random.choice(TOKENIZERS), versions=versions, counts=counts)
@@ -561,7 +550,7 @@ def count(telling: Telling, line: ToldLine) -> None:
 
 
 def summarise(telling: Telling, line: ToldLine) -> None:
-    """Words for what has none yet, or for everything, in place of earlier ones; if there is nothing, one says more."""
+    """Summarise what has no summary yet, or everything in place of earlier summaries; else append a message."""
     covered = line.covered()
     ends = [end for end in line.ends_of_rounds() if end > covered]
     if not ends:
@@ -588,7 +577,7 @@ def summarise(telling: Telling, line: ToldLine) -> None:
 
 
 def pack(telling: Telling, line: ToldLine) -> None:
-    """A model is about to be shown the newest messages; the pack names the one before it."""
+    """Record a pack of the newest messages; it names the pack before it."""
     shown, id = line.mine[-telling.random.randint(1, 5) :], telling.ulid()
     pieces = [
         PackedPiece(kind="conversation", id=f"m{one.version}", stream=one.stream, first=one.version, last=one.version)
@@ -618,7 +607,7 @@ def pack(telling: Telling, line: ToldLine) -> None:
 
 
 def check_told(ports: Ports, acting: Acting, story: ConversationStory) -> None:
-    """Assert that a story's session and every line of it read as they were told."""
+    """Assert that a generated session and all its threads read back as they were written."""
     session = ports.journal.load(acting.tenant, story.stream).session
     assert session is not None
     assert (session.status, session.generation) == (story.status, story.generation)

@@ -1,4 +1,4 @@
-"""Stories of state: random but valid lives of entries, edges and effects in one scope, as drafts."""
+"""Random but valid histories of entries, edges and effects in one scope, as drafts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAR = 4_000_000_000_000
 
 
 class StateStory:
-    """One scope's worth of entries. `subjects` are whose content it is, at random."""
+    """A generator of the entries of one scope. Content belongs to a random one of `subjects`."""
 
     def __init__(self, random: Random, ids: Ids, scope: str, subjects: tuple[str, ...] = ()) -> None:
         self._random = random
@@ -28,7 +28,7 @@ class StateStory:
         self._edges: list[tuple[str, str, str]] = []
 
     def step(self) -> list[Draft]:
-        """The next thing that happens."""
+        """Return the next change."""
         others = (self._delete, self._link, self._unlink, self._declare, self._settle)
         return [self._random.choice((self._write, self._write, self._write, *others))()]
 

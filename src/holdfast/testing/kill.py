@@ -1,4 +1,4 @@
-"""kill_everywhere: a program of yours, killed at every point that it passes, run again, and checked.
+"""kill_everywhere: run a program, kill it at every point that it passes, run it again, and check it.
 
     def run(hf, bank):
         with hf.frame("refund 17", key="refund-17") as frame:
@@ -7,15 +7,13 @@
     kill_everywhere(run, world=Bank, check=lambda hf, bank: bank.paid == [17],
                     answer=lambda question, bank: not bank.paid)
 
-The points are before and after each call of the journal, reads as well. Intents and outcomes are appended to the
-journal, so there is a point right before and right after each thing that a program does between them: a tool's call
-in a turn, a function in `frame.run`. `killable` and `kill_point` add points inside of those.
+The points are before and after each call of the journal, including reads. Intents and outcomes are appended to the
+journal, so there is a point right before and right after each action between them: a tool call in a turn, a function
+in `frame.run`. `killable` and `kill_point` add points inside those.
 
-Death is an exception that no `except Exception` catches, and the journal of the dead client refuses everything from
-then on, in every thread. Only what holdfast does can be stopped so: a program's own `finally` still runs, as it would
-not after kill -9. Do there nothing that the world can see, or make it `killable`.
-
-One trial of `kill_everywhere`: a program from a new journal to its end, killed at most once on the way.
+Death is an exception that no `except Exception` catches, and from then on the journal of the dead client refuses
+every call, in every thread. Only holdfast's own work can be stopped this way: a program's `finally` still runs, which
+it would not after kill -9. Do nothing visible to the outside world there, or make it `killable`.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ MISSED_SHARE: Final = 10
 
 
 class KillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kill_everywhere` did."""
+    """The result of `kill_everywhere`."""
 
     points: int
-    """Points that the program passes if nobody kills it."""
+    """Points that the program passes if it is not killed."""
     killed: int
     """Points at which it was killed."""
     runs: int
-    """How often it was run, in all."""
+    """The number of runs, in total."""
     questions: int
     """Questions that were answered."""
 
@@ -78,19 +76,19 @@ def kill_everywhere(
     """Run a program once for each point that it passes, kill it there, run it again to its end, and check the result.
 
     `run(hf)` gets a client on a new journal; if it is an `async def`, an `AsyncHoldfast`. After its death, and after
-    `Waiting`, it is called again with a new client on the same journal, `runs` times at most, until it returns and no
-    question is open. So it must be a program that can be started again: the same keys, nothing kept in memory.
+    `Waiting`, it is called again with a new client on the same journal, at most `runs` times, until it returns and no
+    question is open. So the program must be restartable: the same keys each time, nothing kept in memory.
 
-    `check(hf)` raises, or gives False, if something is wrong. `answer(question)` gives True or False to approve or
-    not, or keyword arguments of `hf.answer`; None leaves the question open. `world()` makes what outlives processes,
-    a counting sink for example; it is then the last argument of `run`, `check` and `answer`.
+    `check(hf)` raises, or returns False, if something is wrong. `answer(question)` returns True or False to approve or
+    deny, or keyword arguments of `hf.answer`; None leaves the question open. `world()` creates the object that
+    outlives processes, such as a counting sink; it becomes the last argument of `run`, `check` and `answer`.
 
-    Journals are SQLite files, with `durability="fast"`, as no power fails here. `journal="memory"` is ten times as
-    quick and passes the same points. The clock is frozen: it goes on by a second between lives and, if the program
-    waits for a time, to that time. `open(path)` makes other clients. `points` are the numbers of those to try, if not
-    all. With a `folder` the journal of a failure is left in it.
+    Journals are SQLite files with `durability="fast"`, as no power fails here. `journal="memory"` is ten times faster
+    and passes the same points. The clock is frozen: it advances by a second between lives and, if the program waits
+    for a time, to that time. `open(path)` opens clients in your own way. `points` selects the numbers of the points
+    to try; the default is all. With a `folder`, the journal of a failure is left in it.
 
-    Raises `AssertionError` that names the point, and how to repeat only that one.
+    Raise `AssertionError` with the name of the point, and how to repeat only that one.
     """
     plan = Plan(run=run, check=check, answer=answer, world=world, open=open, journal=journal, runs=runs)
     _check_plan(plan)
@@ -112,7 +110,7 @@ def kill_everywhere(
 
 
 def _numbers(points: object) -> list[int]:
-    """The points that somebody wants tried. None at all would be a test that passes whatever the program does."""
+    """Return the points to try, sorted. An empty selection is refused: such a test would always pass."""
     if not isinstance(points, Iterable) or isinstance(points, str | bytes):
         raise InvalidValue(f"points are the numbers of points, such as [17] or range(1, 200, 3), not {points!r:.40}.")
     wanted = list(points)
@@ -136,7 +134,7 @@ def _reached(wanted: list[int] | None, passed: int) -> list[int]:
 
 
 def _check_repeatable(tried: int, killed: int) -> None:
-    """Tasks and threads may pass a few points more or less each time; a program that cannot be killed is no program."""
+    """Refuse a program that misses many points. Tasks and threads may pass a few more or fewer each time."""
     if tried - killed > 2 + tried // MISSED_SHARE:
         raise AssertionError(
             f"Of {tried} points the program came to {killed} when it was run again: it is not repeatable. "
@@ -158,14 +156,14 @@ def _check_plan(plan: Plan) -> None:
 
 
 def _tried(plan: Plan, number: int | None, folder: Path | None) -> KillReport:
-    """One trial that went well; its folder is gone."""
+    """Run one trial and return its report; its folder is removed unless it failed."""
     place = Path(tempfile.mkdtemp(prefix=f"point-{number or 0}-", dir=folder))
     trial = Trial(plan, number, place / "a.db")
     try:
         trial.play()
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # pytest.fail raises no Exception.
+    except BaseException as error:  # pytest.fail does not raise an Exception.
         lines = [f"{_where(trial.story)}: {error if isinstance(error, AssertionError) else repr(error)}"]
         lines += [] if number is None else [f"Repeat only this with points=[{number}]."]
         lines += [] if folder is None or plan.journal == "memory" else [f"The journal is {place / 'a.db'}."]
@@ -187,7 +185,7 @@ BETWEEN_LIVES_MS: Final = 1_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kill_everywhere` was given."""
+    """The arguments of `kill_everywhere`."""
 
     run: Callable[..., Any]
     check: Callable[..., Any]
@@ -199,12 +197,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_async(self) -> bool:
-        """Whether the program runs on a loop."""
+        """True if the program is a coroutine function."""
         return is_async(self.run)
 
 
 def is_async(fn: Any) -> bool:
-    """Whether it must be awaited."""
+    """Return True if calling the function gives a coroutine."""
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
@@ -222,7 +220,7 @@ class _Lasting:
 
 
 class Trial:
-    """All lives of a program, and of the person who answers what it asks."""
+    """All lives of a program, and the person who answers its questions."""
 
     def __init__(self, plan: Plan, die_at: int | None, path: Path) -> None:
         self._plan, self._path = plan, path
@@ -234,7 +232,7 @@ class Trial:
         self.well = False
 
     def play(self) -> None:
-        """To the end; raises whatever is wrong."""
+        """Run the program to its end and check it."""
         ended, waits = False, True
         with self._open(self._path) as person:
             while not ended or waits:
@@ -250,7 +248,7 @@ class Trial:
     # lives
 
     def _lived(self) -> bool:
-        """One life; whether the program came to its end in it."""
+        """Run one life; return True if the program came to its end in it."""
         self.lives += 1
         life = Life(self.story)
         live = self._live_on_a_loop if self._plan.is_async else self._live
@@ -282,7 +280,7 @@ class Trial:
 
     async def _live_async(self, life: Life) -> None:
         loop = asyncio.get_running_loop()
-        # What the tasks of the dead say is nobody's business.
+        # Ignore errors of the dead client's tasks.
         loop.set_exception_handler(lambda loop, told: None if life.dead else loop.default_exception_handler(told))
         opened = await _awaited((self._plan.open or self._open_async)(self._path))
         mortal, threads = life.client(opened._client), opened._threads
@@ -291,7 +289,7 @@ class Trial:
             try:
                 await self._plan.run(hf, *self._world)
             finally:
-                if not life.dead:  # Else at once and without an await, or other tasks would go on.
+                if not life.dead:  # Without an await after death, or other tasks would continue.
                     await hf.close()
         finally:
             threads.close()
@@ -310,7 +308,7 @@ class Trial:
     # between lives
 
     def _waits(self, person: Holdfast) -> bool:
-        """Answer what is asked, and let time pass for who waits for it; whether there was anything of the kind."""
+        """Answer open questions and let time pass for waiting ones; return True if there were any."""
         views = [person.tenant(tenant) for tenant in person._ports.journal.tenants()]
         found = [(view, question) for view in views for question in view.questions()]
         later = [self._asked(view, question) for view, question in found if not question.answered]
@@ -318,7 +316,7 @@ class Trial:
         return bool(found)
 
     def _asked(self, view: Holdfast, question: QuestionInfo) -> int:
-        """Have a question answered; gives the time when it need not be any more."""
+        """Have a question answered; if it is left open, return the time when it ends, else 0."""
         given = None if self._plan.answer is None else self._plan.answer(question, *self._world)
         if given is None:
             until = question.until or question.expires_at
@@ -329,7 +327,7 @@ class Trial:
         self.answered += 1
         return 0
 
-    # in the end
+    # check
 
     def _checked(self, person: Holdfast) -> Any:
         if is_async(self._plan.check):
@@ -349,7 +347,7 @@ async def _awaited(made: Any) -> Any:
 
 
 def _is_waiting(error: BaseException) -> bool:
-    """Whether the program only stopped to wait; a task group wraps what its tasks raise."""
+    """Return True if the program only stopped to wait; a task group wraps the errors of its tasks."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_waiting(part) for part in error.exceptions)
     return isinstance(error, Waiting)

@@ -1,8 +1,8 @@
 """The lives of a program: it passes points, dies at one of them, and does nothing after that.
 
-A `Story` counts the points over all lives of a program and says at which one it dies. A `Life` is one process in it:
-a client whose journal has a point before and after each call, and whose earlier lives everybody knows to be gone.
-`kill_point` and `killable` are for points that the journal does not see.
+A `KillHistory` counts the points over all lives of a program and says at which one it dies. A `Life` is one process:
+a client whose journal has a point before and after each call, and which knows that its earlier lives are gone.
+`kill_point` and `killable` add points that the journal does not see.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIFE: ContextVar[Life | None] = ContextVar("holdfast_life", default=None)
 
 
 class Story:
-    """All lives of a program, and the one point at which it dies; without one it lives on."""
+    """All lives of a program, and the point at which it dies, if any."""
 
     def __init__(self, die_at: int | None = None) -> None:
         self.die_at = die_at
@@ -44,14 +44,14 @@ class Story:
 
 
 class Life:
-    """One process of a story, from its start to its end or death."""
+    """One process of the program, from its start to its end or death."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
         self.dead = False
 
     def point(self, name: Callable[[], str]) -> None:
-        """Pass a point, or die there. After death every point is a death, in whatever thread."""
+        """Pass a point, or die there. After death every point raises, in any thread."""
         with self.story.lock:
             if self.dead:
                 raise Died(f"called at {name()!r}, after death")
@@ -63,19 +63,19 @@ class Life:
         raise Died(self.story.died)
 
     def within(self, run: Callable[[], T]) -> T:
-        """Run something so that `kill_point` knows whose point it is, also in tasks and threads of holdfast's."""
+        """Call a function so that `kill_point` knows this life, also in holdfast's tasks and threads."""
         _LIFE.set(self)
         return run()
 
     def client(self, opened: Holdfast) -> Holdfast:
-        """The same client, mortal."""
+        """Return the client with a mortal journal."""
         ports = opened._ports
         journal: Any = _Mortal(ports.journal, self)
         leases = _NamedLeases(journal, ports.clock, ports.settings.lease_ms, self.story.gone)
         return Holdfast(replace(ports, journal=journal, leases=leases), opened._acting)
 
     def bury(self, mortal: Holdfast) -> None:
-        """Let go of what a process would have let go of by ending: threads and files. Nothing is written."""
+        """Release the threads and files that a process releases by ending. Nothing is written."""
         ports = mortal._ports
         self.story.gone.add(ports.leases.name)
         ports.leases.close()
@@ -91,7 +91,7 @@ class _Mortal(FaultPoints):
 
     def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         life, story = self._life, self._life.story
-        if name == "renew":  # A thread's, at any time: it is no point of the program. The dead give no signs of life.
+        if name == "renew":  # A background thread calls it at any time, so it is no point. The dead do not renew.
             return lambda *args, **kwargs: not life.dead and call(*args, **kwargs)
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def _written(args: tuple[Any, ...]) -> str:
 
 
 class _Name(ProcessName):
-    """A process's name that knows which others are gone, on every platform and at once."""
+    """A process name that knows, on every platform and at once, which other processes are gone."""
 
     def __init__(self, gone: set[str]) -> None:
         super().__init__()
@@ -125,18 +125,18 @@ class _Name(ProcessName):
 
 
 class _NamedLeases(Leases):
-    """Leases under such a name: nobody has to watch a dead owner for the time of a lease."""
+    """Leases under such a name: a dead owner's lease is taken over without waiting for it to run out."""
 
     def __init__(self, journal: Any, clock: Any, lease_ms: int, gone: set[str]) -> None:
         super().__init__(journal, clock, lease_ms)
         self._process = _Name(gone)
 
 
-# points of a program's own
+# points inside a program
 
 
 def kill_point(name: str) -> None:
-    """A point of your own, as in a tool between two things that it does. Outside `kill_everywhere` it does nothing."""
+    """Mark a point of your own, such as between two actions of a tool. It does nothing outside `kill_everywhere`."""
     life = _LIFE.get()
     if life is not None:
         life.point(lambda: name)
@@ -166,7 +166,7 @@ class _MortalModel:
 
 
 def killable(thing: Any) -> Any:
-    """A model, or a function such as a tool, with a point before and after each call; it does nothing after death."""
+    """Wrap a model or a function, such as a tool, with a point before and after each call; after death, calls raise."""
     if callable(getattr(thing, "reply", None)):
         return _MortalModel(thing)
     if not callable(thing):

@@ -1,10 +1,10 @@
-"""The pytest plugin: fixtures that need no set-up. A fixture of yours with the same name takes its place.
+"""The pytest plugin: fixtures that need no set-up. A fixture of yours with the same name overrides them.
 
 frozen_clock       a clock that stands still until it is moved
 seeded_ids         ids that are the same in every run
 memory_client      an open client in memory, with that clock and those ids
-scripted_model     makes models that follow a script: `scripted_model(["Hello."])`
-kill_everywhere    kills a program of yours at every point; the journal of a failure is left in `tmp_path`
+scripted_model     a factory of models that follow a script: `scripted_model(["Hello."])`
+kill_everywhere    kills your program at every point; the journal of a failure is left in `tmp_path`
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def frozen_clock() -> FrozenClock:
-    """A clock that stands still until it is moved."""
+    """Return a clock that stands still until it is moved."""
     return FrozenClock()
 
 
 @pytest.fixture
 def seeded_ids(frozen_clock: FrozenClock) -> SeededIds:
-    """Ids that are the same in every run."""
+    """Return a source of ids that are the same in every run."""
     return SeededIds(frozen_clock, seed=0)
 
 
 @pytest.fixture
 def memory_client(frozen_clock: FrozenClock, seeded_ids: SeededIds) -> Iterator[holdfast.Holdfast]:
-    """A client on a journal in memory. Move its time with `frozen_clock`."""
+    """Open a client on a journal in memory. Move its time with `frozen_clock`."""
     with holdfast.open("memory:", clock=frozen_clock, ids=seeded_ids) as hf:
         yield hf
 
 
 @pytest.fixture
 def scripted_model() -> Callable[..., Scripted]:
-    """Makes models that follow a script: see `holdfast.testing.Scripted`."""
+    """Return the class of models that follow a script: see `holdfast.testing.Scripted`."""
     return testing.Scripted
 
 
 @pytest.fixture(name="kill_everywhere")
 def _kill_everywhere(tmp_path: Path) -> Callable[..., KillReport]:
-    """`holdfast.testing.kill_everywhere`, with its journals in `tmp_path`."""
+    """Return `holdfast.testing.kill_everywhere` with its journals in `tmp_path`."""
     return partial(testing.kill_everywhere, folder=tmp_path)

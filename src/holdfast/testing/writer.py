@@ -1,4 +1,4 @@
-"""A writer for tests: drafts in, committed events out, with every part of an append under control."""
+"""A writer for tests: turns drafts into committed events, with every part of an append under control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEEDS = itertools.count()
 
 
 def note(text: str = "hello", *, subject: str | None = None, artifacts: Sequence[str] = (), **facts: Any) -> Draft:
-    """A small event of an application's own."""
+    """Make a draft of a small application event."""
     return Draft(
         type="app.noted",
         facts=AppFacts(data=facts, artifacts=tuple(artifacts)),
@@ -29,7 +29,7 @@ def note(text: str = "hello", *, subject: str | None = None, artifacts: Sequence
 
 
 class Writer:
-    """Appends to a journal as one tenant and user."""
+    """A writer that appends to a journal as one tenant and user."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Writer:
         settings: Settings | None = None,
     ) -> None:
         clock = clock or FrozenClock()
-        # Two writers must not mint the same ids, as two processes never do.
+        # Like two processes, two writers must never mint the same ids.
         ids = ids or SeededIds(clock, seed=next(_SEEDS))
         self.ports: Ports = assemble(journal, settings or Settings(), clock, ids)
         self.acting = Acting(tenant=tenant, user=user)
@@ -56,14 +56,14 @@ class Writer:
         epoch: int = 0,
         artifacts: Sequence[Artifact] = (),
     ) -> Batch:
-        """One part in canonical bytes, ready to be appended any number of times."""
+        """Build a batch of one part in canonical bytes; it can be appended any number of times."""
         part = Decided(stream=stream, events=drafts, expected=expected, key=key, epoch=epoch)
         return sealed_batch(self.ports, self.acting, [part], artifacts)
 
     def append(self, stream: str, *drafts: Draft, **how: Any) -> Appended:
-        """One part, appended through the port."""
+        """Append one part through the port."""
         return self.ports.journal.append(self.batch(stream, *drafts, **how))
 
     def write(self, *parts: Decided) -> Appended:
-        """Several parts, appended as a flow does."""
+        """Append several parts in one batch, as a flow does."""
         return append(self.ports, self.acting, parts)

@@ -1,1 +1,1 @@
-"""What goes when something is made smaller, and which words stand in its place."""
+"""Compaction: choose what goes when something is made smaller, and the words that stand in its place."""

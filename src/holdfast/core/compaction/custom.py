@@ -1,7 +1,7 @@
-"""What a strategy of the caller's own may do: choose which segments stay, and nothing else.
+"""Run a caller's own strategy, which may choose the segments that stay, and nothing else.
 
-It is given segments and gives back some of them, as they are and in their order. Nothing critical may be missing,
-nothing may be added or altered, no call may lose its result, and what is left must be within the budget.
+It is given segments and returns some of them, unchanged and in their order. Nothing critical may be missing, nothing
+may be added or altered, no call may lose its result, and what is left must be within the budget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CountMessage = Callable[[Message], int]
 
 
 def segments_of(messages: Sequence[Message], line: str, size: CountMessage) -> list[Segment]:
-    """Rounds of a conversation as segments, oldest first."""
+    """Return the rounds of a conversation as segments, oldest first."""
     found = []
     for each in rounds(messages):
         said = tuple(messages[index] for index in each.indexes)
@@ -41,7 +41,7 @@ def segments_of(messages: Sequence[Message], line: str, size: CountMessage) -> l
 
 
 def _priority(messages: Sequence[Message]) -> str:
-    """The highest of a round's."""
+    """Return the highest priority in a round."""
     if any(message.pinned for message in messages):
         return "critical"
     return max((priority_of(message.policy) for message in messages), key=PRIORITY_SCORE.__getitem__)
@@ -50,7 +50,7 @@ def _priority(messages: Sequence[Message]) -> str:
 def chosen_by(
     name: str, function: Callable[..., Any], given: Sequence[Segment], budget: int, held: frozenset[str] = frozenset()
 ) -> list[Segment]:
-    """What a strategy keeps, checked. `held` are segments that must stay although they are not critical."""
+    """Return the segments that a strategy keeps, checked. `held` must stay although they are not critical."""
     try:
         answer = function(list(given), budget=budget)
         kept = list(answer)
@@ -65,7 +65,7 @@ def chosen_by(
 
 
 def _problem(kept: list[Any], given: Sequence[Segment], budget: int, held: frozenset[str]) -> str | None:
-    """What is wrong with an answer, if anything is."""
+    """Return the problem with an answer, or None."""
     by_id = {segment.id: (at, segment) for at, segment in enumerate(given)}
     last = -1
     for one in kept:

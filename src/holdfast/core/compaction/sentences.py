@@ -1,19 +1,9 @@
-"""Text as sentences and words, and what a word is worth to somebody who will not see the rest.
+"""Choose the sentences that stand for a long text, without a model: split, weigh, rank.
 
-Works on prose, code and languages without spaces, and needs no word lists from elsewhere: a word
-counts by how rare it is, by its form (a number, an identifier, a name) and, for a few languages,
-by its meaning (a decision, a wish, a limit). Every function takes time in proportion to the text.
-
-Words that say what kind of sentence this is, in a few languages.
-
-Short on purpose: forms (numbers, names, identifiers) carry most of what must be kept, and a
-language that is missing here loses only a bonus.
-
-Which sentences stand for all: TextRank for what is central, marginal relevance for what is new.
-
-The graph of likeness is never built. Its edges are cosines, so one step of the walk is two passes
-over the words: sentences into words, words into sentences. For n sentences of k words that is
-O(n·k) a step in place of O(n²·k), and exact. Choosing costs O(n) for each sentence chosen.
+A word counts by its rarity, by its form (a number, an identifier, a name) and, for a few languages, by its meaning.
+TextRank finds the central sentences, marginal relevance the new ones. The similarity graph is never built: one step of
+the walk is two passes over the words, O(n·k) for n sentences of k words in place of O(n²·k), and exact. Works on prose,
+code and languages without spaces.
 """
 
 from __future__ import annotations
@@ -28,7 +18,7 @@ from holdfast.core.lazy_regex import late
 
 
 def listed(text: str) -> frozenset[str]:
-    """The words of a list."""
+    """Return the words of a list as a set."""
     return frozenset(text.split())
 
 
@@ -84,13 +74,13 @@ STOP_WORDS = listed(
 
 
 LONGEST = 320
-"""Characters of a sentence. What runs on longer is cut into pieces of that size."""
+"""Characters of a sentence. Longer ones are cut into pieces of that size."""
 SHORT_LINE = 60
-"""Lines of a list are too short to say anything alone, so neighbours share a sentence."""
+"""Lines of a list are too short to mean anything alone, so neighbours share a sentence."""
 LONGEST_WORD = 64
-"""Beyond it, it is not a word but data."""
+"""Anything longer is data, not a word."""
 STEM = 7
-"""`cancelled` and `cancellation` begin with the same letters. A real stemmer would need a language."""
+"""`cancelled` and `cancellation` begin with the same letters. A real stemmer would need to know the language."""
 
 _WORD = late(r"[$€£¥₹]?\w+(?:[.@/'’\-]\w+|[:,]\d+)*%?")  # noqa: RUF001
 _BREAK = late(r"(?<=[.!?…])[\"'”’)\]*]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
@@ -105,17 +95,17 @@ _ABBREVIATIONS = listed("dr. mr. mrs. ms. prof. st. no. nr. vs. e.g. i.e. etc. a
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as they are written: also amounts, dates, identifiers, paths and addresses."""
+    """Return the words of a text as written, including amounts, dates, identifiers, paths and addresses."""
     return _WORD.findall(text)
 
 
 def clean(text: str) -> str:
-    """A text on one line that can be stored and shown anywhere: no control characters, no marks of emphasis."""
+    """Return a text on one line that can be stored and shown anywhere: no control characters, no emphasis."""
     return " ".join(_STRONG.sub(r"\1", _UNSTORABLE.sub(" ", text)).split())
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text, in order; the short lines of a list are joined, endless ones are cut."""
+    """Yield the sentences of a text, in order; short lines of a list are joined, overlong ones are cut."""
     held = ""
     for piece, is_line in _pieces(text):
         if held and is_line and len(held) + len(piece) <= LONGEST // 2 and min(len(held), len(piece)) <= SHORT_LINE:
@@ -129,7 +119,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """What stands between breaks, without bullets, and whether it began a line."""
+    """Yield the texts between breaks, without bullets, and True for those that began a line."""
     start, began_line = 0, True
     for found in _BREAK.finditer(text):
         piece = text[start : found.end()].strip()
@@ -144,7 +134,7 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _goes_on(piece: str) -> bool:
-    """Whether a full stop here is not the end: an abbreviation, an initial, the number of an item."""
+    """Return True if the full stop here does not end a sentence: an abbreviation, an initial, an item's number."""
     last = piece[-12:].rsplit(None, 1)[-1]
     return last.lower() in _ABBREVIATIONS or (len(last) == 2 and last[0].isupper()) or bool(_NUMBERED.fullmatch(piece))
 
@@ -161,7 +151,7 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def terms(word: str) -> tuple[str, ...]:
-    """What a word is compared by: its beginning in lower case, or its pairs of letters where none are spaces."""
+    """Return the terms of a word for comparison: its lower-case beginning, or pairs of letters without spaces."""
     if len(word) > LONGEST_WORD and not _LETTERS.search(word):
         return ()
     lower = word.lower().strip("_'’")  # noqa: RUF001
@@ -179,7 +169,7 @@ def terms(word: str) -> tuple[str, ...]:
 
 
 def worth(word: str) -> float:
-    """What a word is worth by its form: an amount, a number, an identifier, an address, a code in capitals."""
+    """Return the worth of a word by its form: an amount, a number, an identifier, an address, a code in capitals."""
     if len(word) > LONGEST_WORD:
         return 0.0
     if any(letter.isdigit() for letter in word):
@@ -193,7 +183,7 @@ def worth(word: str) -> float:
 
 
 def signal(word: str) -> float:
-    """What a word says about its sentence: a decision, a wish or a limit counts for it, courtesy against it."""
+    """Return a word's signal for its sentence: decisions, wishes and limits count for it, courtesy against it."""
     if len(word) > LONGEST_WORD and not _LETTERS.search(word):
         return 0.0
     lower = word.lower().replace("’", "'")  # noqa: RUF001
@@ -206,7 +196,7 @@ def signal(word: str) -> float:
 
 
 def names(sentence: str) -> list[str]:
-    """Words with a capital that is not owed to their place."""
+    """Return the capitalised words that do not begin a sentence."""
     found = []
     for match in _WORD.finditer(sentence):
         word, before = match[0], sentence[max(0, match.start() - 2) : match.start()]
@@ -216,7 +206,7 @@ def names(sentence: str) -> list[str]:
 
 
 class Lexicon(dict[str, float]):
-    """Every word of the texts, each judged once: its rarity, its form and its meaning in one number."""
+    """Every word of the texts, each weighed once: its rarity, form and meaning in one number."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         seen: Counter[str] = Counter()
@@ -230,7 +220,7 @@ class Lexicon(dict[str, float]):
                 self.spread[term] += times
 
     def rarity(self, term: str) -> float:
-        """High for what few messages say."""
+        """Return the rarity of a term, high if few texts have it."""
         return math.log(1 + self.texts / self.spread.get(term, 1))
 
     def __missing__(self, word: str) -> float:
@@ -239,13 +229,13 @@ class Lexicon(dict[str, float]):
         return weight
 
     def strength(self, sentence: str) -> float:
-        """How much a sentence says for its length: what decides whether it is looked at closely."""
+        """Return the weight of a sentence relative to its length, to preselect candidates."""
         found = dict.fromkeys(words(sentence))
         return sum(map(self.__getitem__, found)) / (6 + len(found))
 
 
 def fit(text: str, most: int, count: Callable[[str], int]) -> str:
-    """The longest beginning of a text that is not over `most` tokens, with a mark where it was cut."""
+    """Return the longest beginning of a text within `most` tokens, with an ellipsis where it was cut."""
     if count(text) <= most:
         return text
     low, high = 0, len(text) - 1
@@ -267,7 +257,7 @@ CENTRAL, FACTS = 0.6, 0.9
 MOST_FACTS = 4.0
 """Beyond it, a sentence is a table, and more numbers make it no better."""
 DIVERSITY = 1.5
-"""How much being like a chosen sentence counts against one: the power of what is not alike."""
+"""The power of dissimilarity: the penalty for being like a chosen sentence."""
 BREVITY = 0.3
 """Between 0, the best sentences whatever their length, and 1, the most for each token."""
 SHORTEST = 8
@@ -280,26 +270,26 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     vector: dict[str, float]
     """Its terms by weight, of length 1; empty if it has none."""
     facts: dict[str, float]
-    """What it alone may tell, by worth: numbers, names, identifiers."""
+    """Its numbers, names and identifiers, by worth."""
     bonus: float
-    """What counts for it whatever else is chosen."""
+    """A bonus that does not depend on other choices."""
     cost: int
     """Tokens."""
 
 
 def unit(weights: dict[str, float]) -> dict[str, float]:
-    """A vector of the same direction and length 1."""
+    """Scale a vector to length 1."""
     length = math.sqrt(sum(weight * weight for weight in weights.values()))
     return {term: weight / length for term, weight in weights.items()} if length else {}
 
 
 def ranks(vectors: Sequence[dict[str, float]]) -> list[float]:
-    """How central each vector is, the most central being 1. Deterministic, and rounded so that platforms agree."""
+    """Return the centrality of each vector, the most central being 1. Rounded, so that platforms agree."""
     if not vectors:
         return []
     index = {term: at for at, term in enumerate(dict.fromkeys(term for vector in vectors for term in vector))}
     rows = [[(index[term], weight) for term, weight in vector.items()] for vector in vectors]
-    # What a sentence gives, it gives in equal shares of likeness; likeness to itself (1) does not count.
+    # A sentence gives to others in proportion to their similarity; its similarity to itself (1) does not count.
     degrees = [max(0.0, degree - 1.0) for degree in _walk(rows, [1.0] * len(rows), len(index))]
     ranked = [1.0] * len(rows)
     for _ in range(STEPS):
@@ -318,7 +308,7 @@ def ranks(vectors: Sequence[dict[str, float]]) -> list[float]:
 
 
 def _walk(rows: list[list[tuple[int, float]]], given: list[float], size: int) -> list[float]:
-    """One step along all edges: each sentence gives to its words, and words give to their sentences."""
+    """Take one step along all edges: each sentence gives to its words, and words give to their sentences."""
     held = [0.0] * size
     for row, amount in zip(rows, given, strict=True):
         if amount:
@@ -328,14 +318,14 @@ def _walk(rows: list[list[tuple[int, float]]], given: list[float], size: int) ->
 
 
 def choose(candidates: Sequence[Candidate], most: int, told: Iterable[str] = ()) -> list[int]:
-    """Which candidates to keep within `most` tokens, in order of choice. What is `told` already counts for nothing."""
+    """Choose candidates within `most` tokens, in order of choice. Facts that are `told` already count for nothing."""
     table = _Table(candidates, set(told))
     left = [at for at, candidate in enumerate(candidates) if candidate.cost <= most]
     chosen: list[int] = []
     while left:
-        best = max(left, key=table.values.__getitem__)  # the first of equals, so that the order is always the same
+        best = max(left, key=table.values.__getitem__)  # The first of equals, so that the order is deterministic.
         if chosen and table.values[best] <= 0:
-            break  # the rest says nothing that was not said
+            break  # The rest says nothing new.
         chosen.append(best)
         most -= candidates[best].cost
         table.learn(best)
@@ -344,7 +334,7 @@ def choose(candidates: Sequence[Candidate], most: int, told: Iterable[str] = ())
 
 
 class _Table:
-    """What each candidate is worth beside those that were chosen."""
+    """The value of each candidate given those that were chosen."""
 
     def __init__(self, candidates: Sequence[Candidate], known: set[str]) -> None:
         self.candidates, self.known = candidates, known
@@ -360,7 +350,7 @@ class _Table:
         self.values = [self._value(at) for at in range(len(candidates))]
 
     def learn(self, best: int) -> None:
-        """After a choice: who is like it, and who has nothing new to tell any more."""
+        """Update the values after a choice: similar candidates lose, and known facts no longer count."""
         likeness: dict[int, float] = {}
         for term, weight in self.candidates[best].vector.items():
             for at, other in self.by_term[term]:

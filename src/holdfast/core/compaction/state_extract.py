@@ -1,6 +1,6 @@
-"""What a conversation came to, as data: goals, decisions, facts, open questions, files. No model, always the same.
+"""Extract the state of a conversation as data: goals, decisions, facts, open questions, files. Deterministic, no model.
 
-Everything in it was said: sentences are taken as they are, and sorted by their words and form.
+Every entry is a quotation: sentences are taken as they are, and sorted by their words and form.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TITLES: Final = {
     "files": "Files touched",
 }
 MOST: Final = 12
-"""Entries of one section. The newest stay, of goals the first as well."""
+"""Entries of one section. The newest stay; of goals, the first as well."""
 LONGEST: Final = 240
 """Characters of one entry."""
 LOOKED_AT: Final = 20_000
 """Characters of one message that are read."""
 STRONG: Final = 1.0
-"""What the words of a sentence must be worth to be a fact."""
+"""The least worth of a sentence's words for it to be a fact."""
 
 _DECIDED: Final = listed(
     """
@@ -59,7 +59,7 @@ _QUESTION_MARKS: Final = ("?", "？", "؟")  # noqa: RUF001
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """A sentence, where it stands, and who said it."""
+    """A sentence, the index of its message, and the speaker's role."""
 
     at: int
     role: str
@@ -67,7 +67,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 def extracted(messages: Sequence[Message]) -> dict[str, list[str]]:
-    """The state of a conversation; sections without entries are left out."""
+    """Return the state of a conversation; sections without entries are left out."""
     present = [message for message in messages if not message.erased]
     said = list(_sentences(present))
     lexicon = Lexicon(spoken(message)[:LOOKED_AT] for message in present if message.role != "tool")
@@ -87,7 +87,7 @@ def extracted(messages: Sequence[Message]) -> dict[str, list[str]]:
 
 
 def as_text(state: dict[str, Any], most: int, count: Callable[[str], int]) -> str:
-    """The state in words, less its oldest entries if it is too long; empty if there is none."""
+    """Return the state as text, without its oldest entries if it is too long; empty if there is none."""
     left = {name: list(state.get(name) or ()) for name in SECTIONS}
     while True:
         text = _written(left)
@@ -96,7 +96,7 @@ def as_text(state: dict[str, Any], most: int, count: Callable[[str], int]) -> st
         longest = max(SECTIONS, key=lambda name: len(left[name]))
         if len(left[longest]) <= 1:
             return fit(text, most, count)
-        # The first goal is what all of it is about.
+        # The first goal is what the whole conversation is about.
         left[longest].pop(1 if longest == "goals" else 0)
 
 
@@ -120,7 +120,7 @@ def _words(text: str) -> set[str]:
 
 
 def _goals(said: Sequence[_Said]) -> Iterator[str]:
-    """What the user said first, and what they wanted later."""
+    """Yield the user's first sentence, and later sentences with a wish."""
     first = next((one.at for one in said if one.role == "user"), -1)
     began = False
     for one in said:
@@ -133,14 +133,14 @@ def _goals(said: Sequence[_Said]) -> Iterator[str]:
 
 
 def _is_fact(one: _Said, lexicon: Lexicon) -> bool:
-    """Something that cannot be guessed: numbers, names, identifiers; or what a user told of themselves."""
+    """Return True if it cannot be guessed: numbers, names, identifiers, or a user's statement about themselves."""
     found = dict.fromkeys(words(one.text))
     meant = sum(max(0.0, signal(word)) for word in found) if one.role == "user" else 0.0
     return len(found) > 2 and sum(map(worth, found)) + meant >= STRONG and lexicon.strength(one.text) > 0
 
 
 def _unanswered(questions: Sequence[_Said], present: Sequence[Message]) -> Iterator[str]:
-    """Questions after which the other side said nothing more."""
+    """Yield the questions after which the other side said nothing more."""
     last = {message.role: at for at, message in enumerate(present) if spoken(message).strip()}
     for one in questions:
         if last.get("user" if one.role == "assistant" else "assistant", -1) <= one.at:
@@ -148,7 +148,7 @@ def _unanswered(questions: Sequence[_Said], present: Sequence[Message]) -> Itera
 
 
 def _files(present: Sequence[Message]) -> Iterator[str]:
-    """Files that tools were given, and files that were named."""
+    """Yield files that tools were given, and files that were named."""
     for message in present:
         for found in _PATH.findall(spoken(message)[:LOOKED_AT]):
             if found.rpartition(".")[2].lower() in _EXTENSIONS:
@@ -169,7 +169,7 @@ def _given(arguments: str) -> Iterator[str]:
 
 
 def _newest(entries: Iterable[str]) -> list[str]:
-    """Each once, where it was said last, and not too many."""
+    """Keep the newest entries, each once, where it occurred last."""
     found: dict[str, None] = {}
     for entry in entries:
         found.pop(entry, None)

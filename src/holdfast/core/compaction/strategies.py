@@ -1,7 +1,7 @@
-"""What goes, by name of a strategy: pure choices over sizes, priorities and policies.
+"""Compaction strategies by name: pure choices of what goes, by size, priority and policy.
 
-What is critical never goes, nor what an open call still needs. What nobody asked to lose goes last: lowest priority
-first, and of equals the oldest. Tokens saturate: a size that was guessed too high takes nothing below zero.
+Nothing critical goes, nor anything that an open call still needs. Items that were not marked for removal go last:
+lowest priority first, and of equals the oldest. Tokens saturate: a size estimated too high takes nothing below zero.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel
 
 UNKNOWN_TOKENS: Final = 100
-"""What evidence counts for whose size nobody knows."""
+"""The size assumed for evidence of unknown size."""
 CRITICAL: Final = PRIORITY_SCORE["critical"]
 _STEPS: Final = ("discard_when_done", "compress_first", "normal")
-"""The order in which policies let go; what is pinned never does."""
+"""The order in which items go by policy; pinned ones never go."""
 
 CountMessage = Callable[[Message], int]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may go. `held` says that an open call still needs it, `done` that what it came from has ended."""
+    """An item that may go. `held`: an open call still needs it. `done`: the work it came from has ended."""
 
     id: str
     score: int
@@ -40,12 +40,12 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stays(self) -> bool:
-        """Whether no strategy may take it."""
+        """True if no strategy may take it."""
         return self.score >= CRITICAL or self.policy == "pinned" or self.held
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes, and what that comes to."""
+    """The items that go, and the resulting sizes."""
 
     gone: tuple[str, ...]
     original: int
@@ -54,25 +54,25 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def priority_of(policy: str | None, priority: str | None = None) -> str:
-    """A priority by name: as given, or what a policy stands for."""
+    """Return a priority by name: the given one, or the one that a policy stands for."""
     if policy is not None and (not isinstance(policy, str) or policy not in POLICY_PRIORITY):
         raise InvalidValue(f"{policy!r} is not a policy. Known policies: {', '.join(POLICY_PRIORITY)}.")
     return priority if priority is not None else POLICY_PRIORITY.get(policy or "normal", "medium")
 
 
 def policy_of(score: int) -> str:
-    """The policy that a priority stands for; high has none of its own and goes with what is normal."""
+    """Return the policy that a priority stands for; high has none of its own and counts as normal."""
     by_score = {PRIORITY_SCORE[name]: policy for policy, name in POLICY_PRIORITY.items()}
     return by_score.get(score, "normal")
 
 
 def by_priority(items: Sequence[Item], target: int) -> Chosen:
-    """Lowest score first until the rest is within the target."""
+    """Choose the lowest scores first until the rest is within the target."""
     return _until(items, sorted(items, key=lambda item: (item.score, item.position)), target)
 
 
 def by_policy(items: Sequence[Item], target: int) -> Chosen:
-    """What was to be discarded and is done, then what is to be compressed first, then the rest by priority."""
+    """Choose finished items to discard, then those to compress first, then the rest by priority."""
 
     def place(item: Item) -> tuple[int, int, int]:
         waits = item.policy == "discard_when_done" and not item.done
@@ -82,7 +82,7 @@ def by_policy(items: Sequence[Item], target: int) -> Chosen:
 
 
 def kept_only(items: Sequence[Item], kept: Sequence[str]) -> Chosen:
-    """What somebody else chose to keep."""
+    """Choose everything except the ids to keep."""
     return _chosen(items, [item for item in items if item.id not in set(kept)])
 
 
@@ -112,11 +112,11 @@ def _chosen(items: Sequence[Item], gone: Sequence[Item]) -> Chosen:
     )
 
 
-# conversations: how many of the newest rounds stay
+# Conversations: the number of newest rounds that stay
 
 
 def rounds_within(messages: Sequence[Message], most: int, size: CountMessage) -> int:
-    """How many of the newest rounds are together not over `most`; at least the newest one."""
+    """Return how many of the newest rounds fit into `most` together; at least the newest one."""
     kept = 0
     for each in reversed(rounds(messages)):
         most -= sum(size(messages[index]) for index in each.indexes)
@@ -127,5 +127,5 @@ def rounds_within(messages: Sequence[Message], most: int, size: CountMessage) ->
 
 
 def marker(left_out: int) -> str:
-    """What stands for messages that nobody put into other words."""
+    """Return the note for messages that were left out without a summary."""
     return f"[{left_out} earlier message{'' if left_out == 1 else 's'} left out]"

@@ -1,19 +1,9 @@
-"""A conversation that is too long, with a summary in the place of its older rounds.
+"""Put a summary, a reduced transcript or passages in the place of older messages.
 
-The summary is one system message behind the first instructions. Who makes it need not be called from
-here: `planned` says what it is to cover and how long it may be, `with_summary` puts it in. What cannot
-be summarised is not lost for it: an empty or failed summary changes nothing, and the window slides.
-
-A conversation in words: who said what, which tools were called, and what they gave.
-
-Older messages in words, as many as fit: by policy or by priority they are shortened, and then left out.
-
-What is pinned is not told again: it stays in every pack as it was said. How much is left out is said first.
-
-What was compacted away, in passages that are small enough to be shown again one by one, each with its trust.
-
-A passage is plain data: an entry of the state holds it as its value, under a key that nobody else can write. Its own
-word about its trust counts only as far as it does not go beyond who had it written.
+A summary is one system message behind the first instructions. It need not be made here: `plan_summary` returns what it
+is to cover and how long it may be, and `insert_summary` inserts it. An empty or failed summary loses nothing: the
+window slides instead. Pinned messages are not repeated in transcripts: they stay in every pack as they are. The trust
+that a passage states counts only as far as it does not exceed that of its writer.
 """
 
 from __future__ import annotations
@@ -43,11 +33,11 @@ NO_ROOM = "There is no room for a summary beside the newest round."
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be summarised, before anyone has done so."""
+    """The messages to summarise, and the room for the summary."""
 
     talk: Conversation
     chosen: list[int]
-    """Rounds that stay, beside the newest."""
+    """Rounds that stay besides the newest."""
     covered: list[Message]
     room: int
     """Tokens that are left for the text of the summary."""
@@ -63,7 +53,7 @@ def summarised(
     count: CountMessage | None = None,
     reserve: int = 0,
 ) -> Window:
-    """All of it if it fits; else the newest `keep` rounds, or fewer, behind a summary of what was before them."""
+    """Return everything if it fits; else the newest `keep` rounds, or fewer, behind a summary of those before."""
     plan = planned(Conversation(messages, bounds(max_messages, max_tokens, count, reserve)), keep)
     if isinstance(plan, Window):
         return plan
@@ -75,7 +65,7 @@ def summarised(
 
 
 def planned(talk: Conversation, keep: int) -> Plan | Window:
-    """What to summarise; or the window itself, if all of it fits or there is no room for a summary."""
+    """Return what to summarise; or the window, if everything fits or there is no room for a summary."""
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise InvalidValue(f"keep is {keep!r}. Give how many of the newest rounds to keep, at least 1.")
     if talk.fits():
@@ -84,7 +74,7 @@ def planned(talk: Conversation, keep: int) -> Plan | Window:
     room = less(talk.limits.size, talk.size([*talk.first, *newest]))
     if not newest or room[0] < 1 or room[1] < talk.count(_summary(cut_marker(99_999))):
         return slid(talk, NO_ROOM)
-    # A quarter of what is not the newest round's is left for a summary, whose length nobody knows yet.
+    # A quarter of what the newest round leaves is kept for the summary, whose length is not known yet.
     chosen = talk.chosen((room[0] - 1, room[1] - room[1] // 4), most=keep - 1, keep_summaries=False)
     older = sorted({*range(talk.rounds - 1)}.difference(chosen))
     for nth in chosen:
@@ -94,7 +84,7 @@ def planned(talk: Conversation, keep: int) -> Plan | Window:
 
 
 def with_summary(plan: Plan, text: object) -> Window:
-    """The window with this summary in it, cut if it is too long; the sliding window if it says nothing."""
+    """Return the window with this summary, cut if it is too long; the sliding window if it is empty."""
     talk = plan.talk
     if not isinstance(text, str):
         return slid(talk, f"The summary is a {type(text).__name__}, not text.")
@@ -115,17 +105,17 @@ def _summary(text: str) -> Message:
 
 
 MOST_OF_A_RESULT = 4_000
-"""Characters of a tool's result or arguments that are told."""
+"""Characters of a tool's result or arguments that are included."""
 _LABELS = {"user": "User", "assistant": "Assistant", "tool": "Tool"}
 
 
 def transcript(messages: Sequence[Message], most: int = MOST_OF_A_RESULT) -> str:
-    """What was said and done, a line for each. Without what is erased."""
+    """Return a transcript of messages, without erased ones."""
     return "\n".join(line for message in messages if not message.erased for line in _told(message, most))
 
 
 def spoken(message: Message) -> str:
-    """What a message says, with the names of its files; results of tools are told apart from it."""
+    """Return the text of a message, with the names of its files and without tool results."""
     if message.role == "tool":
         return ""
     text = message.text
@@ -137,7 +127,7 @@ def spoken(message: Message) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Who says it."""
+    """Return the speaker's label."""
     label = _LABELS.get(message.role, "System")
     return f"{label} ({clean(message.name)[:40]})" if message.name and message.role != "tool" else label
 
@@ -156,7 +146,7 @@ def _told(message: Message, most: int) -> Iterator[str]:
 
 
 def _line(label: str, text: str) -> str:
-    # Lines after the first are set in, so that no text can pass for somebody else's line.
+    # Later lines are indented, so that no text can pass for another speaker's line.
     return f"{label}: " + "\n    ".join(text.splitlines())
 
 
@@ -169,21 +159,21 @@ def _json(value: Any) -> str:
 
 GAP: Final = "…"
 SHORT: Final = 160
-"""Characters of a message that was shortened."""
+"""Characters of a shortened message."""
 _FORMS: Final = ("whole", "short", "gone")
 
 Count = Callable[[str], int]
 
 
 class Worded(msgspec.Struct, frozen=True, kw_only=True):
-    """What older messages came to: all of them in words (light), or without some (aggressive)."""
+    """Older messages as text: all of them (level light), or without some (aggressive)."""
 
     text: str
     level: CompactionLevel
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """One message in words."""
+    """One message as text."""
 
     index: int
     score: int
@@ -194,7 +184,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_policy(messages: Sequence[Message], most: int, count: Count) -> Worded:
-    """Done and to be discarded goes first; what is to be compressed is shortened, then goes; then the rest."""
+    """Drop finished messages to discard; shorten, then drop those to compress first; then shorten and drop the rest."""
     given = _pieces(messages)
     compressed = [one for one in given if one.policy == "compress_first"]
     discarded = [one for one in given if one.policy == "discard_when_done" and one.done]
@@ -203,7 +193,7 @@ def by_policy(messages: Sequence[Message], most: int, count: Count) -> Worded:
 
 
 def by_priority(messages: Sequence[Message], most: int, count: Count) -> Worded:
-    """Lowest priority first, of equals the oldest; nothing is shortened."""
+    """Drop the lowest priority first, of equals the oldest; nothing is shortened."""
     given = _pieces(messages)
     lowest_first = sorted(given, key=lambda one: (one.score, one.index))
     steps = [(lowest_first, "gone")]
@@ -211,13 +201,13 @@ def by_priority(messages: Sequence[Message], most: int, count: Count) -> Worded:
 
 
 def of_kept(messages: Sequence[Message], kept: Collection[int]) -> Worded:
-    """Those that somebody chose to keep, whole."""
+    """Keep only the messages at these indexes, whole."""
     given = _pieces(messages)
     return _written(messages, given, {one.index: "whole" if one.index in kept else "gone" for one in given})
 
 
 def _pieces(messages: Sequence[Message]) -> list[Piece]:
-    """What each message says, without what is pinned, and without what says nothing or was erased."""
+    """Return the text of each message, without pinned, empty and erased ones."""
     ended = _ended(messages)
     found = []
     for index, message in enumerate(messages):
@@ -239,12 +229,12 @@ def _pieces(messages: Sequence[Message]) -> list[Piece]:
 
 
 def _unsaid(messages: Sequence[Message], count: Count) -> int:
-    """What it takes to say that something is missing, where that is known beforehand."""
+    """Return the tokens of the note about missing messages, if erased ones make it certain."""
     return count(marker(99_999)) + 1 if any(message.erased for message in messages) else 0
 
 
 def _ended(messages: Sequence[Message]) -> set[int]:
-    """Messages that came from something that is over: a call that has its result, a turn that another one followed."""
+    """Return the messages of finished work: a call that has its result, a turn that another one followed."""
     answers = matched(messages).answers
     newest = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
     found = set()
@@ -257,11 +247,11 @@ def _ended(messages: Sequence[Message]) -> set[int]:
 
 
 def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], most: int, count: Count) -> dict[int, str]:
-    """In which form each is told, so that all of it is within the limit."""
+    """Choose the form of each message so that all of them are within the limit."""
     form = dict.fromkeys((one.index for one in given), "whole")
     places = list(form)
     nearby = {index: (*places[max(at - 1, 0) : at], *places[at + 1 : at + 2]) for at, index in enumerate(places)}
-    # One more for the line break: counts of parts are a little less than the count of the whole.
+    # One more for the line break: the parts count a little less than the whole.
     sizes = {(one.index, name): count(getattr(one, name)) + 1 for one in given for name in ("whole", "short")}
     gap, note = count(GAP) + 1, count(marker(99_999)) + 1
     total = sum(sizes[index, "whole"] for index in places)
@@ -271,7 +261,7 @@ def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], mos
             if total <= most or _FORMS.index(wanted) <= _FORMS.index(before):
                 continue
             if wanted == "gone":
-                # Neighbours that went share a gap: one is added, or two become one.
+                # Dropped neighbours share a gap: one is added, or two become one.
                 total += gap * (1 - sum(form[beside] == "gone" for beside in nearby[one.index])) + note
                 note = 0
             else:
@@ -282,7 +272,7 @@ def _forms(given: Sequence[Piece], steps: Sequence[tuple[list[Piece], str]], mos
 
 
 def _written(messages: Sequence[Message], given: Sequence[Piece], form: dict[int, str]) -> Worded:
-    """What is told, in order; before it how much is not, and gaps where that was."""
+    """Return the text in order, with the number of messages left out first, and gaps in their places."""
     lines: list[str] = []
     left_out = sum(1 for message in messages if message.erased and not message.pinned)
     for one in given:
@@ -297,25 +287,25 @@ def _written(messages: Sequence[Message], given: Sequence[Piece], form: dict[int
 
 
 PREFIX: Final = f"{RESERVED}context/"
-"""Reserved, so that nobody else can write what would be shown as remembered."""
+"""Reserved, so that callers cannot write what would be shown as remembered."""
 PASSAGE: Final = 1_000
 """Characters of a passage, about two hundred tokens."""
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """Something that was said, in words, and the lowest trust of who said it."""
+    """A text that was compacted, and the lowest trust of its speakers."""
 
     text: str
     trust: str
 
 
 def of_messages(messages: Sequence[Message], size: int = PASSAGE) -> list[Passage]:
-    """Messages in words, neighbours together as far as they fit; a long one is cut into several."""
+    """Split messages into passages; neighbours share one as far as they fit, and a long one is cut."""
     return passages([(transcript([message]), message.trust) for message in messages], size)
 
 
 def passages(texts: Iterable[tuple[str, str]], size: int = PASSAGE) -> list[Passage]:
-    """Texts, each with its trust, in pieces of about one size. Nothing is missing."""
+    """Split texts, each with its trust, into passages of about one size. Nothing is lost."""
     found: list[Passage] = []
     for whole, trust in texts:
         for text in _cut(whole, size):
@@ -339,17 +329,17 @@ def _cut(text: str, size: int) -> Iterator[str]:
 
 
 def entry_key(id: str, number: int) -> str:
-    """The key of a passage of what a summary or compaction stands for, from 0."""
+    """Return the key of a passage, by the id of its summary or compaction and its number from 0."""
     return f"{PREFIX}{id}" if number == 0 else f"{PREFIX}{id}/{number + 1}"
 
 
 def entry_value(passage: Passage, id: str) -> dict[str, Any]:
-    """A passage as an entry holds it."""
+    """Return a passage as the value of an entry."""
     return {"text": passage.text, "trust": passage.trust, "of": id}
 
 
 def remembered(value: Any, vouched: str) -> Passage | None:
-    """The passage that an entry holds, whoever wrote it; None if it is none."""
+    """Return the passage that an entry holds; None if it is not one."""
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str) or not text.strip():
         return None

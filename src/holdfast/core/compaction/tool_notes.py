@@ -1,6 +1,6 @@
-"""What tools did, a line for each call: its name, the arguments that matter, and what it came to.
+"""Notes on tool calls, a line for each: its name, the arguments that matter, and the outcome.
 
-Only as many calls are looked into as can be shown; the rest cost a glance.
+Only as many calls are examined as can be shown; the others are only weighed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from holdfast.core.sessions.match import matched
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
 MOST_NOTES = 120
-"""Calls that are looked into. More would not fit into any summary."""
+"""Calls that are examined. More would not fit into any summary."""
 ARGUMENTS, OUTCOME, VALUE = 90, 110, 60
-"""Characters of the arguments, of the outcome, and of one value in either. A call that only read gets half."""
+"""Characters of the arguments, of the outcome, and of one value in either. A read-only call gets half."""
 LOOKED_AT, LARGEST_JSON = 20_000, 500_000
-"""Characters of a result that are read as text, and up to which it is read as data."""
+"""Characters of a result that are read as text, and up to which it is parsed as JSON."""
 LEAVES = 200
 _READING = listed(
     "get list search find read fetch query lookup look show view check think calculate count describe load"
@@ -29,18 +29,18 @@ _READING = listed(
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A call with what came of it."""
+    """A call with its outcome."""
 
     name: str
     order: int
     request: ToolCallRequest | None = None
     result: ToolCallResult | None = None
     erased: bool = False
-    """Whether there was a result that nobody may see any more."""
+    """True if its result was erased."""
 
     @property
     def failed(self) -> bool:
-        """Whether it says so, or its result reads like it: many tools return their errors as text."""
+        """True if it is marked as failed, or its result reads like it: many tools return their errors as text."""
         if self.result is None or self.result.is_error:
             return self.result is not None
         body = _without_parts(self.result.result)
@@ -50,7 +50,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reads(self) -> bool:
-        """Whether it only looks something up, as far as its name says."""
+        """True if it only looks something up, judging by its name."""
         first = self.name.replace("-", "_").replace(".", "_").lower().strip("_").partition("_")[0]
         return first in _READING or any(
             self.name.startswith(verb) and self.name[len(verb) :][:1].isupper() for verb in _READING
@@ -58,7 +58,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """One line about what a tool did."""
+    """One line about a tool call."""
 
     order: int
     text: str
@@ -66,7 +66,7 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 
 
 def notes(messages: Sequence[Message], mentioned: Callable[[str], bool]) -> list[Note]:
-    """Lines about the calls that matter most, in order. Values that were `mentioned` in words matter more."""
+    """Return notes on the calls that matter most, in order. Values that were `mentioned` in words matter more."""
     calls = _calls(messages)
     weighed = ((_weight(call, len(calls)), call.order, call) for call in calls)
     chosen = sorted(nlargest(MOST_NOTES, weighed, key=lambda found: found[:2]), key=lambda found: found[1])
@@ -77,7 +77,7 @@ def notes(messages: Sequence[Message], mentioned: Callable[[str], bool]) -> list
         times[text] = times.pop(text, 0) + 1
         latest.pop(text, None)
         latest[text] = Note(order=order, text=text, value=weight)
-    whole = len(calls) <= MOST_NOTES  # else nobody counted how often
+    whole = len(calls) <= MOST_NOTES  # Otherwise repetitions were not counted.
     return [
         note if times[text] == 1 or not whole else msgspec.structs.replace(note, text=f"{text} (×{times[text]})")  # noqa: RUF001
         for text, note in latest.items()
@@ -89,12 +89,12 @@ def _weight(call: Call, calls: int) -> float:
     if call.failed or (call.result is None and not call.erased) or (call.result and call.result.interrupted):
         weight += 0.5
     elif call.reads and not (call.result and call.result.result):
-        weight -= 0.5  # it found nothing, or was a note to itself
+        weight -= 0.5  # It found nothing, or was a note to itself.
     return round(weight + 0.5 * (call.order + 1) / calls, 6)
 
 
 def _calls(messages: Sequence[Message]) -> list[Call]:
-    """Every call with its result, and results whose call is not among the messages."""
+    """Return every call with its result, and results whose call is not among the messages."""
     found = matched(messages)
     asked = found.calls()
     calls: list[Call] = []
@@ -135,7 +135,7 @@ def _line(call: Call, mentioned: Callable[[str], bool]) -> str:
     if isinstance(data, str):
         outcome = _said(data)
     else:
-        known = {str(value) for _, value in asked}  # what was asked for need not be told again
+        known = {str(value) for _, value in asked}  # Values that were asked for are not repeated.
         told = [(name, value) for name, value in _leaves(data) if str(value) not in known]
         outcome = _brief(told, mentioned, OUTCOME // part, " ", "; ")
     if call.failed:
@@ -144,7 +144,7 @@ def _line(call: Call, mentioned: Callable[[str], bool]) -> str:
 
 
 def _data(text: str) -> Any:
-    """JSON as data, and anything else as the text it is."""
+    """Parse JSON; return anything else as text."""
     try:
         return msgspec.json.decode(text) if len(text) <= LARGEST_JSON and text[:1] in ("{", "[") else text
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -152,14 +152,14 @@ def _data(text: str) -> Any:
 
 
 def _without_parts(value: Any) -> Any:
-    """The text of a list of parts; anything else as it is."""
+    """Return the text of a list of parts; anything else as it is."""
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         return " ".join(str(part.get("text") or f"[{part['type']}]") for part in value)[:LOOKED_AT]
     return value
 
 
 def _said(text: str) -> str:
-    """A result in words: all of it if it is short, else the sentence that says most."""
+    """Return a short result whole, else its most informative sentence."""
     short = clean(text[:LOOKED_AT])
     if len(short) <= OUTCOME:
         return short
@@ -174,7 +174,7 @@ def _dense(sentence: str) -> float:
 
 
 def _brief(values: list[tuple[str, Any]], mentioned: Callable[[str], bool], room: int, of: str, then: str) -> str:
-    """The values that matter most, under their names, in the order in which they stand."""
+    """Return the values that matter most, under their names, in their original order."""
     found: dict[tuple[str, str], tuple[float, int]] = {}
     for at, (name, value) in enumerate(values):
         if text := _cut(clean(str(value)), VALUE):
@@ -194,7 +194,7 @@ def _brief(values: list[tuple[str, Any]], mentioned: Callable[[str], bool], room
 
 
 def _leaves(data: Any) -> list[tuple[str, Any]]:
-    """The plain values in nested data with the name nearest to each, breadth before depth, up to a limit."""
+    """Return the plain values in nested data with the name nearest to each, breadth first, up to a limit."""
     queue: deque[tuple[str, Any]] = deque([("", data)])
     found: list[tuple[str, Any]] = []
     while queue and len(found) < LEAVES:

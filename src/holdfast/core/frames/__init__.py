@@ -1,6 +1,6 @@
-"""state + request → events, or a refusal. The rules of frames, pure and in one place.
+"""The rules of frames: state + request → events, or a refusal. Pure.
 
-Every function takes what is known and gives drafts; nothing here reads, writes or asks for
-the time. What a rule computes (a grant, a deadline, who wakes up) is put into the facts, so
-that folding and projecting later need no rules at all.
+Every function takes the known state and returns drafts; none of them reads, writes or asks for
+the time. The result of a rule (a grant, a deadline, the parent to wake) is put into the facts, so
+that folding and projecting need no rules.
 """

@@ -1,6 +1,6 @@
-"""Spending: reservations by name, usage as reported, and whether there is anything left to spend.
+"""Budgets: grants, reservations, reported usage, and checks of amounts given by callers.
 
-Amounts as callers give them: whole numbers, fractions of what is left, usage records.
+Spending is recorded even if it exceeds the budget, since the work is done; beginning more work is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.records.usage import NANO_USD, Usage
 
 
 def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> list[Draft]:
-    """Set tokens aside for a purpose. Nothing is nothing."""
+    """Reserve tokens for a purpose. An amount of 0 writes nothing."""
     check_id(purpose, "purpose")
     frame = live_frame(state, frame_id)
     wanted = whole(amount, "amount")
@@ -28,7 +28,7 @@ def reserve(state: StreamState, frame_id: str, purpose: str, amount: object) -> 
 
 
 def release(state: StreamState, frame_id: str, purpose: str, amount: object = None) -> list[Draft]:
-    """Give a reservation back, all of it or a part."""
+    """Release a reservation, all of it or a part."""
     frame = live_frame(state, frame_id)
     held = _held(frame, purpose)
     back = held if amount is None else whole(amount, "amount")
@@ -38,7 +38,7 @@ def release(state: StreamState, frame_id: str, purpose: str, amount: object = No
 
 
 def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None = None) -> list[Draft]:
-    """Record work that was paid for; never refused for its amount, since it is done."""
+    """Record usage. It is never refused for its amount, since the work is done."""
     frame = live_frame(state, frame_id)
     record = usage_of(usage)
     part = 0 if purpose is None else min(_held(frame, purpose), record.spent)
@@ -55,12 +55,12 @@ def spend(state: StreamState, frame_id: str, usage: object, purpose: str | None 
 
 
 def overdraft(frame: Frame, more: int) -> int:
-    """How far this very spending goes beyond what was left."""
+    """Return by how much this spending exceeds the tokens that were left."""
     return 0 if frame.tokens.available is None else max(0, more - frame.tokens.available)
 
 
 def check_can_spend(frame: Frame) -> None:
-    """Refuse to begin what nothing is left for."""
+    """Refuse to begin work in a frame without tokens left."""
     if frame.tokens.available == 0:
         raise BudgetExhausted(
             f"Frame {frame.id} has nothing left of its {frame.granted} tokens ({frame.used} used, {frame.reserved} "
@@ -88,14 +88,14 @@ _LEAST = {"context_tokens": 1, "tool_calls": 0, "depth": 0, "timeout_ms": 1}
 
 
 def whole(value: object, what: str, least: int = 0) -> int:
-    """A whole number of at least so much."""
+    """Check a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
         raise InvalidValue(f"{what} must be a whole number from {least} to {MOST}, not {value!r}.")
     return value
 
 
 def nano_usd(value: object, what: str) -> int:
-    """An amount above 0 in US dollars, in billionths of one."""
+    """Convert an amount above 0 in US dollars to billionths of a dollar."""
     money = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
     if not money:
         raise InvalidValue(f"{what} must be an amount above 0 in US dollars, not {value!r:.40}.")
@@ -103,7 +103,7 @@ def nano_usd(value: object, what: str) -> int:
 
 
 def usage_of(value: object) -> Usage:
-    """What was used: a record, or a number of tokens, which counts as output."""
+    """Check a usage record, or turn a number of tokens into one, as output."""
     if isinstance(value, Usage):
         for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
             whole(getattr(value, name), f"usage.{name}")
@@ -114,7 +114,7 @@ def usage_of(value: object) -> Usage:
 
 
 def grant(tokens: object, lender: Frame | None) -> int | None:
-    """What a new frame is granted: a number, a fraction of what its parent has left, or what follows from it."""
+    """Return the tokens of a new frame: a number, a fraction of what its parent has left, or by default all of that."""
     left = None if lender is None else lender.tokens.available
     if tokens is None:
         return None if left is None else _some(left, left, lender)
@@ -145,7 +145,7 @@ def _where(frame: Frame) -> str:
 
 
 def check_available(frame: Frame, amount: int) -> None:
-    """Refuse what a frame cannot afford; exactly all of it is fine."""
+    """Refuse an amount that a frame cannot afford; exactly all that is left is fine."""
     if not frame.tokens.affords(amount):
         available = frame.tokens.available or 0
         raise InsufficientTokens(
@@ -156,7 +156,7 @@ def check_available(frame: Frame, amount: int) -> None:
 
 
 def check_limits(limits: Limits) -> Limits:
-    """Limits that can be meant, as far as they are given."""
+    """Check the limits that are set."""
     if not isinstance(limits, Limits):
         raise InvalidValue(f"limits must be holdfast.Limits, not {type(limits).__name__}.")
     for name, least in _LEAST.items():

@@ -1,4 +1,4 @@
-"""Calls: intent before, outcome after. Our id names a call; a provider's id may repeat and stays aside."""
+"""Calls: intent before, outcome after. Calls are named by our id; a provider's id may repeat and is not used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERRUPTED = ("ask", "retry", "fail")
 
 
 def check_working(state: StreamState, frame_id: str, now: int) -> Frame:
-    """A frame in which work may begin: live, not suspended, in time."""
+    """Return a frame in which work may begin: live, not suspended, before its deadline."""
     frame = live_frame(state, frame_id)
     if frame.question is not None:
         raise FrameSuspended(
@@ -45,7 +45,7 @@ def begin_model(
     pack: str | None = None,
     context_hash: str | None = None,
 ) -> list[Draft]:
-    """A model is about to be called: refused when nothing is left to pay it with."""
+    """Begin a model call; refused if no tokens are left to pay for it."""
     frame = check_working(state, frame_id, now)
     check_can_spend(frame)
     _check_policy(if_interrupted)
@@ -72,7 +72,7 @@ def end_model(
     doubtful: Usage | None,
     content: calls.CallContent | None,
 ) -> list[Draft]:
-    """A model answered or failed; what it used is recorded either way."""
+    """Record a model's answer or failure, with its usage either way."""
     _open_call(state, frame_id, call_id, "model")
     over = overdraft(live_frame(state, frame_id), usage.spent + (0 if doubtful is None else doubtful.spent))
     if error is not None:
@@ -96,7 +96,7 @@ def begin_tool(
     content: calls.CallContent | None,
     now: int,
 ) -> list[Draft]:
-    """A tool is about to be called: counted, and refused beyond the limit."""
+    """Begin a tool call; counted, and refused beyond the limit."""
     check_id(name, "name")
     frame = check_working(state, frame_id, now)
     _check_policy(if_interrupted)
@@ -106,7 +106,7 @@ def begin_tool(
 
 
 def check_tool_calls(state: StreamState, frame: Frame, wanted: int = 1) -> None:
-    """Refuse so many more tool calls, all of them, if they are too many."""
+    """Refuse `wanted` more tool calls, all of them, if they exceed the limit."""
     made, most = frame.tool_calls, tightest(ancestry(state.frames, frame.id)).tool_calls
     if made + wanted <= most:
         return
@@ -126,7 +126,7 @@ def end_tool(
     tokens: int | None,
     content: calls.CallContent | None,
 ) -> list[Draft]:
-    """A tool returned, failed, or was found torn and given up."""
+    """Record that a tool returned or failed, or that its interrupted call was given up."""
     _open_call(state, frame_id, call_id, "tool")
     facts = calls.ToolReturned(call=call_id, frame=frame_id, failed=failed, interrupted=interrupted, tokens=tokens)
     return [Draft(type="tool.returned", facts=facts, content=content)]
@@ -135,7 +135,7 @@ def end_tool(
 def begin_run(
     state: StreamState, frame_id: str, call_id: str, name: str, *, if_interrupted: str, now: int
 ) -> list[Draft]:
-    """A memoised step is about to run."""
+    """Begin a memoised step."""
     check_working(state, frame_id, now)
     _check_policy(if_interrupted)
     facts = calls.RunRequested(call=call_id, frame=frame_id, name=name, if_interrupted=if_interrupted)
@@ -145,7 +145,7 @@ def begin_run(
 def end_run(
     state: StreamState, frame_id: str, call_id: str, *, failed: bool, content: calls.CallContent | None
 ) -> list[Draft]:
-    """A memoised step returned or failed."""
+    """Record that a memoised step returned or failed."""
     _open_call(state, frame_id, call_id, "run")
     facts = calls.RunReturned(call=call_id, frame=frame_id, failed=failed)
     return [Draft(type="run.returned", facts=facts, content=content)]

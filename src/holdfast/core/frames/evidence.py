@@ -1,8 +1,7 @@
-"""Handles and results: what a frame can show, and what it produced. Detaching is reversible.
+"""Handles and results: the evidence of a frame, its products, and what a child inherits.
 
-What a child is given of its parent's evidence. Nothing is copied: each handle names the event that holds it.
-
-So what was erased is erased in the child as well, whoever pushed it, and a body lies in the journal once.
+Detaching is reversible. Inheriting copies nothing: each handle names the event that holds it, so that what is erased
+is erased in the child as well.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ def add_handle(
     call: str | None = None,
     content: frames.HandleContent,
 ) -> list[Draft]:
-    """Attach evidence; a handle that is there already is changed in place and keeps its position.
+    """Attach evidence. A handle that is already attached is changed in place and keeps its position.
 
-    Without a priority its policy says which it has. `by` is the trust of who attaches it: nobody declares more than
-    their own.
+    Without a priority, the policy determines it. `by` is the trust of the caller, who cannot declare a higher trust.
     """
     check_id(handle_id, "handle")
     if kind not in KINDS:
@@ -75,7 +73,7 @@ def add_handle(
 
 
 def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> None:
-    """Refuse what no pack must depend on: words of who may not instruct, by who attaches them or by their kind."""
+    """Refuse critical evidence from sources that may not give instructions, by the caller's trust or by its kind."""
     if vouched not in TRUSTED:
         raise InvalidValue(
             f"Evidence from {vouched} cannot be critical: only {' and '.join(sorted(TRUSTED))} decide what every pack "
@@ -93,7 +91,7 @@ def _check_critical(kind: str, vouched: str, content: frames.HandleContent) -> N
 def remove_handles(
     state: StreamState, frame_id: str, handles: Sequence[str], removal: str, content: ReasonContent | None
 ) -> list[Draft]:
-    """Detach evidence. What was detached is named by `removal` and can come back."""
+    """Detach evidence. `removal` names what was detached, so that it can be restored."""
     frame = live_frame(state, frame_id)
     attached = [name for name, handle in frame.handles.items() if handle.removed is None]
     unknown = [name for name in handles if name not in attached]
@@ -106,7 +104,7 @@ def remove_handles(
 
 
 def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Draft]:
-    """Attach again what one removal or compaction detached."""
+    """Attach again everything that one removal or compaction detached."""
     check_id(removal, "removal")
     frame = live_frame(state, frame_id)
     gone = tuple(name for name, handle in frame.handles.items() if handle.removed == removal)
@@ -119,7 +117,7 @@ def restore_handles(state: StreamState, frame_id: str, removal: str) -> list[Dra
 def add_result(
     state: StreamState, frame_id: str, kind: str, ref: str, content: frames.OutcomeContent | None
 ) -> list[Draft]:
-    """Point to something the frame produced."""
+    """Add a pointer to something that the frame produced."""
     check_id(kind, "kind")
     check_id(ref, "ref")
     frame = live_frame(state, frame_id)
@@ -129,14 +127,14 @@ def add_result(
 
 
 def handle_names(given: object) -> tuple[str, ...]:
-    """The ids that a caller names, each once."""
+    """Check the handle ids that a caller gives; each is returned once."""
     if not isinstance(given, list | tuple):
         raise InvalidValue("inherit must be a list of ids of the parent's handles, as attach gave them.")
     return tuple(dict.fromkeys(check_id(name, "handle") for name in given))
 
 
 def handed_down(parent: Frame, wanted: Sequence[str]) -> list[Handle]:
-    """The parent's handles that a child is to have; refuses those that it has not, or no longer."""
+    """Return the parent's handles that a child is to inherit; refuse those that are not attached to it."""
     attached = {name: handle for name, handle in parent.handles.items() if handle.removed is None}
     unknown = [name for name in wanted if name not in attached]
     if unknown:
@@ -147,7 +145,7 @@ def handed_down(parent: Frame, wanted: Sequence[str]) -> list[Handle]:
 
 
 def inherited(child: str, handles: Sequence[Handle], events: Mapping[str, Event]) -> list[Draft]:
-    """The events that give a new frame handles of its parent; `events` attached them there, by the handle's id."""
+    """Return the events that give a new frame its parent's handles. `events` are those that attached them, by id."""
     return [
         Draft(type="frame.handle_added", facts=_passed_on(child, position, events[handle.id]))
         for position, handle in enumerate(handles, 1)
@@ -156,7 +154,7 @@ def inherited(child: str, handles: Sequence[Handle], events: Mapping[str, Event]
 
 def _passed_on(child: str, position: int, event: Event) -> HandleAdded:
     facts: HandleAdded = event.facts
-    # What was inherited itself is named by where it began, so that nobody has to follow a chain.
+    # A handle that was itself inherited keeps its original source, so that there is no chain to follow.
     own = facts.source_stream is None
     return replace(
         facts,

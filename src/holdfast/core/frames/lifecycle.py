@@ -1,4 +1,4 @@
-"""Push, update and pop: statuses, limits, grants, settlement, the cascade."""
+"""Push, update and pop frames: statuses, limits, grants, settlement and cascading cancellation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def push(
     content: frames.GoalContent,
     now: int,
 ) -> Drafts:
-    """A new frame in `stream`, below `parent` (its stream and id) if one is given."""
+    """Push a new frame in `stream`, below `parent` (its stream and id) if one is given."""
     if limits is not None:
         check_limits(limits)
     if parent is None:
@@ -122,7 +122,7 @@ def _deadline(limits: FrameLimits, now: int, bound: int | None) -> int | None:
 
 
 def _within(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
-    """What was asked for, as far as the ancestors allow."""
+    """Return the limits, each at most as large as the ancestors allow."""
     return FrameLimits(
         context_tokens=min(limits.context_tokens, bound.context_tokens),
         tool_calls=min(limits.tool_calls, bound.tool_calls),
@@ -140,7 +140,7 @@ def update(
     tokens: int | None = None,
     content: frames.GoalContent | None = None,
 ) -> list[Draft]:
-    """Other texts, limits, status or, for a root, tokens."""
+    """Change a frame's texts, limits or status, or the tokens of a root."""
     frame = live_frame(state, frame_id)
     if status is not None:
         _check_move(state, frame, status)
@@ -166,10 +166,10 @@ def update(
 
 
 def _limits(state: StreamState, frame: Frame, asked: Limits) -> tuple[FrameLimits, int | None]:
-    # A child in another stream does not see its parent from here: what it was given then is its bound.
+    # A child in another stream cannot see its parent from here: the limits it was pushed with are its bound.
     line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
     bound = tightest(line) if line else None
-    # What was not asked for stays as it is, which is no more than the ancestors allow by now.
+    # Limits that were not asked for stay as they are, or at what the ancestors allow by now.
     limits = asked.over(frame.limits if bound is None else _within(frame.limits, bound))
     if bound is not None and _within(limits, bound) != limits:
         raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
@@ -204,7 +204,7 @@ def pop(
     status: str,
     content: frames.OutcomeContent,
 ) -> Drafts:
-    """The end of a frame. Failing or cancelling takes everything below it along, leaf first, wherever it lives."""
+    """End a frame. Failing or cancelling it cancels everything below it, leaf first, in every stream."""
     if not isinstance(status, str) or status not in ENDED:
         raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
     state = states[stream]
@@ -247,7 +247,7 @@ def _check_completable(state: StreamState, frame: Frame) -> None:
 
 
 def streams_below(states: States, stream: str, frame_id: str) -> list[str]:
-    """Other streams in which something below a frame lives, as far as their states are given."""
+    """Return the other streams in which frames below this one live, as far as their states are given."""
     found: list[str] = []
     state = states.get(stream)
     if state is None or frame_id not in state.frames:
@@ -260,7 +260,7 @@ def streams_below(states: States, stream: str, frame_id: str) -> list[str]:
 
 
 def _cascade(states: States, stream: str, frame: Frame, drafts: Drafts) -> tuple[Usage, int]:
-    """Cancel everything below; gives what the frame and all of it used."""
+    """Cancel everything below a frame; return the usage and tokens of the frame and everything below it."""
     usage, used = frame.usage, frame.used
     live = states[stream].frames
     for child in reversed(children(live, frame.id)):
@@ -280,7 +280,7 @@ def _cascade(states: States, stream: str, frame: Frame, drafts: Drafts) -> tuple
 
 
 def _elsewhere(state: StreamState, child_id: str) -> Frame:
-    """A child in another stream; the two states may be of different moments, and then they are loaded again."""
+    """Return a child in another stream. The two states may be of different moments; then they must be loaded again."""
     child = state.frames.get(child_id)
     if child is None:
         raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
@@ -314,12 +314,12 @@ def _popped(
 
 
 def held(frame: Frame) -> int:
-    """What a frame's parent still counts as lent to it: not what was given back while it is suspended."""
+    """Return the tokens that a frame's parent still counts as lent to it: a suspended frame has given some back."""
     return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
 
 
 def wakes(state: StreamState, parent_id: str, ended: set[str]) -> bool:
-    """Whether a parent has nothing live below it once these have ended."""
+    """Return True if a waiting parent has nothing live below it once these frames have ended."""
     parent = state.frames.get(parent_id)
     if parent is None or parent.status != "waiting":
         return False

@@ -1,9 +1,8 @@
-"""What comes next in a frame, as a pure function of its journaled state.
+"""The next step of a frame, as a pure function of its journaled state.
 
-Starting and resuming are the same question: given what the journal says, what may be done?
-An intent without an outcome is the hard case, because the effect may have happened. It is
-never guessed: each call said beforehand what is to be done with it if it is interrupted.
-A turn (a root frame with a conversation) asks the same question and adds its messages.
+Starting and resuming ask the same question: given the journal, what may be done? The hard case is an intent without
+an outcome, because the effect may have happened. There is no guessing: each call declares beforehand what is to be
+done if it is interrupted. A turn (a root frame with a conversation) asks the same question and adds its messages.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do.
 
     work      nothing is open: go on
-    children  wait for what is below
+    children  wait for the frames below
     answer    a question is open: wait
     resume    the question is answered, or its timer rang: resume the frame
-    retry     a call was torn and may run again under the same id
-    ask       a call was torn and may have happened: a person must say
-    fail      a call was torn and counts as failed
+    retry     a call was interrupted and may run again under the same id
+    ask       a call was interrupted and may have happened: a person must decide
+    fail      a call was interrupted and counts as failed
     """
 
     next: Next
@@ -39,7 +38,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steps(frame: Frame, *, live_children: bool, now: int) -> list[Step]:
-    """Everything to be done in one live frame after a restart, in the order in which it was begun."""
+    """Return everything to do in one live frame after a restart, in the order in which it was begun."""
     if frame.question is not None:
         ready = due(frame.question, now)
         return [Step(next="resume" if ready else "answer", frame=frame.id, question=frame.question)]
@@ -50,20 +49,20 @@ def steps(frame: Frame, *, live_children: bool, now: int) -> list[Step]:
 
 
 def torn_call(call: Call) -> Literal["retry", "ask", "fail"]:
-    """What to do with a call that has an intent and no outcome."""
+    """Return the policy for a call that has an intent and no outcome."""
     if call.if_interrupted == "retry":
         return "retry"
     return "fail" if call.if_interrupted == "fail" else "ask"
 
 
-# turns: a root frame with a conversation
+# Turns: a root frame with a conversation.
 
 TurnNext = Literal["model", "tools", "finish", "wait", "stop"]
 ToolNext = Literal["begin", "resume", "again", "late", "wait", "retry", "ask", "fail"]
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a turn, as far as it says what comes next."""
+    """A message of a turn, reduced to what determines the next step."""
 
     version: int
     role: str
@@ -71,14 +70,14 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes next for one tool call that has no result yet. The frame that works for it has its id.
+    """The next step for one tool call without a result. The frame that works for the call has the call's id.
 
-    begin    it was never begun, or went on after a question: begin
-    wait     it waits for an answer, or what it began below waits
+    begin    the call was never begun, or continues after a question: begin
+    wait     the call or its frames below wait for an answer
     resume   its question is answered, or its timer rang
-    again    what waited below it can go on: run it again
-    late     nobody answered in time, and it is to end then
-    retry, ask, fail   it was begun and torn; one whose frame somebody ended has failed
+    again    the frames below it can go on: run the call again
+    late     its question expired, and its frame is to end then
+    retry, ask, fail   the call was begun and interrupted; if its frame was ended from outside, it has failed
     """
 
     next: ToolNext
@@ -86,11 +85,11 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
     frame: Frame | None = None
     torn: Call | None = None
     questions: tuple[Question, ...] = ()
-    """What it waits for."""
+    """The questions that the call waits for."""
 
 
 class TurnStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes next in a turn: one thing, or several tools beside each other."""
+    """The next step of a turn: one thing, or several tools in parallel."""
 
     next: TurnNext
     call: Call | None = None
@@ -108,9 +107,11 @@ def turn_step(
     now: int,
     frames: Mapping[str, Frame] | None = None,
 ) -> TurnStep:
-    """What a turn needs next. `waiting` are its tool calls without a result, `said` what came after its last pack.
+    """Return the next step of a turn.
 
-    `children` work for its calls; `frames` are all that are live, for what those have begun themselves.
+    `waiting` are its tool calls without a result, `said` the messages after its last pack. `children` work for its
+    calls;
+    `frames` are all live frames, to see what the children began themselves.
     """
     if stopping:
         return TurnStep(next="stop")
@@ -128,7 +129,7 @@ def turn_step(
 
 
 def is_answered(said: Sequence[Said]) -> bool:
-    """Whether the last word is the model's, and nobody said anything that it was not shown."""
+    """Return True if the last message is the model's answer, and no user message came that it was not shown."""
     if not said or said[-1].role != "assistant" or said[-1].calls:
         return False
     return not any(one.role == "user" for one in said)
@@ -137,7 +138,7 @@ def is_answered(said: Sequence[Said]) -> bool:
 def _tool_step(turn: Frame, frame: Frame | None, call: str, live: Mapping[str, Frame], now: int) -> ToolStep:
     torn = turn.calls.get(call)
     if frame is None:
-        # A call ends with its frame. If the frame alone has ended, somebody else did that, and nothing came of it.
+        # A call ends together with its frame. If only the frame has ended, it was ended from outside, without a result.
         return ToolStep(next="begin" if torn is None else "fail", call=call, torn=torn)
     asked = waited_for(live, frame)
     if asked:
@@ -148,7 +149,7 @@ def _tool_step(turn: Frame, frame: Frame | None, call: str, live: Mapping[str, F
 
 
 def waited_for(live: Mapping[str, Frame], frame: Frame) -> list[Question]:
-    """What a tool waits for: its own question, or those of its frames below if all that it has begun waits."""
+    """Return a tool's open question, or those of the frames below it if all of them wait."""
     if frame.question is not None:
         return [frame.question]
     if frame.id not in live or not all_suspended(live, frame.id):
@@ -164,5 +165,5 @@ def _answered(frame: Frame, asked: Sequence[Question], now: int) -> ToolNext:
 
 
 def is_late(question: Question, now: int) -> bool:
-    """Whether nobody answered in time, and it was agreed that this is the end then."""
+    """Return True if the question expired unanswered and its policy is to fail or cancel."""
     return question.on_expiry in ("fail", "cancel") and expired(question, now)

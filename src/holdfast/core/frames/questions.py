@@ -1,7 +1,7 @@
 """Suspension: ask, answer once, resume. A subtree is suspended leaf first and resumed root first.
 
 A suspended frame gives its unused grant back to its parent and takes it again when it is
-resumed; its clock stands still meanwhile. Those of its ancestors are in `clocks`.
+resumed; its clock stops meanwhile. For the clocks of its ancestors, see `add_clock_events`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from holdfast.records.frames import Frame, OnExpiry, Question, QuestionKind, Str
 KINDS: tuple[str, ...] = get_args(QuestionKind)
 POLICIES: tuple[str, ...] = get_args(OnExpiry)
 FOR_PEOPLE = frozenset({"approval", "input"})
-"""Questions that say nothing if they are answered with nothing."""
+"""Kinds of questions that cannot be answered with nothing."""
 
 
 def suspend(
@@ -51,9 +51,9 @@ def suspend(
     below: list[str],
     leave_away: bool = False,
 ) -> list[Draft]:
-    """Stop a frame until it is answered. `below` are question ids for the frames under it, leaf first.
+    """Suspend a frame until it is answered. `below` are question ids for the frames below it, leaf first.
 
-    Children in other streams go on by themselves; `leave_away` says that this is understood.
+    Children in other streams keep running; `leave_away=True` accepts that.
     """
     check_terms(facts)
     frame = live_frame(state, facts.frame)
@@ -87,7 +87,7 @@ def suspend(
 
 
 def _prior(state: StreamState, frame: Frame) -> str:
-    """The status to return to. Waiting for children is no status of its own: they may have ended by then."""
+    """Return the status to resume with. A frame that waits for children resumes as active: they may have ended by then."""
     return "active" if has_live_children(state.frames, frame) else frame.status
 
 
@@ -99,17 +99,17 @@ def _suspended(
     release: bool,
 ) -> Draft:
     released = 0
-    # A model that is still to answer will be paid for from the grant, so it is not given away.
+    # A model call in flight will be paid for from the grant, so the grant is not released.
     calling = any(call.kind == "model" for call in frame.calls.values())
     if release and frame.parent is not None and not calling:
-        # Its children have given back already, so its own loans are smaller than they were.
+        # Its children have given tokens back already, so it has lent less than before.
         released = replace(frame.tokens, lent=lent[frame.id]).unused
         lent[frame.parent] -= released
     return Draft(type="frame.suspended", facts=replace(facts, parent=frame.parent, released=released), content=content)
 
 
 def check_terms(facts: frames.FrameSuspended) -> None:
-    """Refuse what cannot be asked."""
+    """Check the kind, expiry and timer of a question."""
     if facts.kind not in KINDS:
         raise InvalidValue(f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(KINDS)}.")
     if facts.on_expiry is not None and facts.on_expiry not in POLICIES:
@@ -130,7 +130,7 @@ def answer(
     content: frames.AnswerContent | None,
     now: int,
 ) -> list[Draft]:
-    """One answer for one question, from whoever is authorised; the owner goes on with it."""
+    """Answer a question, once; the owner of the frame goes on with it."""
     question = asked(state, frame_id, question_id)
     if question.within is not None:
         raise Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
@@ -150,7 +150,7 @@ def answer(
 def reissue(
     state: StreamState, frame_id: str, question_id: str, token_hash: str, expires_at: int | None
 ) -> list[Draft]:
-    """A new link token; the earlier one is void."""
+    """Issue a new link token; the earlier one becomes void."""
     question = asked(state, frame_id, question_id)
     if question.within is not None:
         raise Refused(f"Question {question_id} is part of question {question.within}. Issue a token for that one.")
@@ -161,7 +161,7 @@ def reissue(
 
 
 def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
-    """Go on: the grant is taken again, the clock runs again, and so it goes for what was suspended with it."""
+    """Resume a frame and those suspended with it: take the grants again and restart the clocks."""
     frame = live_frame(state, frame_id)
     question = frame.question
     if question is None:
@@ -177,7 +177,7 @@ def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
     line = ancestry(state.frames, frame_id)[:-1]
     for above in line:
         if above.question is not None:
-            # It gave its unused grant back, so there is nothing that could be lent again from it.
+            # It gave its unused grant back, so it has no tokens to lend.
             raise FrameSuspended(
                 f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
                 question=above.question.id,
@@ -228,13 +228,13 @@ def _wake(
     budgets: dict[str, TokenBudget],
     drafts: list[Draft],
 ) -> None:
-    """What was suspended with an ancestor goes on with it; what waits for an answer of its own does not."""
+    """Resume a child that was suspended with its ancestor; a child with an open question of its own keeps waiting."""
     if frame.question is not None and frame.question.within == within:
         _resume(state, frame, now, bound, budgets, drafts)
 
 
 def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
-    """The open question of a live frame."""
+    """Return the open question of a live frame."""
     frame = state.frames.get(frame_id)
     if frame is None or frame.question is None or frame.question.id != question_id:
         raise QuestionNotFound(f"Question {question_id} is not open: its frame was resumed or has ended.")
@@ -242,7 +242,7 @@ def asked(state: StreamState, frame_id: str, question_id: str) -> Question:
 
 
 def still_open(state: StreamState, frame_id: str, question_id: str, now: int) -> Question:
-    """An open question whose time has not passed."""
+    """Return an open question that has not expired."""
     question = asked(state, frame_id, question_id)
     if expired(question, now):
         raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
@@ -250,17 +250,17 @@ def still_open(state: StreamState, frame_id: str, question_id: str, now: int) ->
 
 
 def expired(question: Question, now: int) -> bool:
-    """Whether its time has passed without an answer."""
+    """Return True if the question expired without an answer."""
     return question.expires_at is not None and now > question.expires_at and question.answer is None
 
 
 def due(question: Question, now: int) -> bool:
-    """Whether its frame can go on: it is answered, or its timer rang."""
+    """Return True if the frame can be resumed: the question is answered, or its timer rang."""
     return question.answer is not None or (question.until is not None and now >= question.until)
 
 
 def choices(options: Sequence[str] | None, recommended: str | None) -> list[str] | None:
-    """What can be chosen, as a list of texts; what is recommended is one of them."""
+    """Check the options of a question and return them as a list; the recommended one must be among them."""
     if options is None:
         return None
     if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):

@@ -1,13 +1,7 @@
-"""The call stack as it can be read off a stream's live frames: ancestors, children, leaves, top.
+"""The call stack, computed from a stream's live frames: ancestors, children, leaves, top, limits and clocks.
 
-Everything is root first. A waiting parent never hides its active child, and several live
-leaves are all there: which of them to go on with is for the caller to say.
-
-Clocks of ancestors: a frame's deadline stands still while all live work below it waits for answers.
-
-The frame that waits notes when it stopped in its question. For those above it the moment is
-noted here, whatever brought it about: a suspension, or the end of the last one at work. As
-soon as anything below works again, the deadline moves by exactly as long as it stood.
+Everything is root first. A waiting parent never hides its active child. A frame's deadline stops while all live work
+below it waits for answers, and later moves by exactly the time that its clock was stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ Frames = Mapping[str, Frame]
 
 
 def live_frame(state: StreamState, frame_id: str) -> Frame:
-    """A live frame by id."""
+    """Return a live frame by id, or raise `FrameNotFound`."""
     frame = state.frames.get(frame_id)
     if frame is None:
         raise FrameNotFound(f"There is no live frame {frame_id}. It has ended, or the id is wrong.")
@@ -32,7 +26,7 @@ def live_frame(state: StreamState, frame_id: str) -> Frame:
 
 
 def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
-    """Root to this frame, within one stream."""
+    """Return the frames from the root to this frame, within one stream."""
     found: list[Frame] = []
     at: str | None = frame_id
     while at is not None:
@@ -44,35 +38,35 @@ def ancestry(frames: Frames, frame_id: str) -> list[Frame]:
 
 
 def children(frames: Frames, frame_id: str) -> list[Frame]:
-    """Live children in the same stream, oldest first."""
+    """Return the live children in the same stream, oldest first."""
     return sorted((frame for frame in frames.values() if frame.parent == frame_id), key=lambda frame: frame.pushed)
 
 
 def has_live_children(frames: Frames, frame: Frame) -> bool:
-    """Whether anything below this frame is live, in this stream or another."""
+    """Return True if anything below this frame is live, in this stream or another."""
     return bool(frame.away) or any(other.parent == frame.id for other in frames.values())
 
 
 def leaf_first(frames: Frames, frame_id: str) -> Iterator[Frame]:
-    """Everything below a frame, each after all that is below it; newest children first. Not the frame itself."""
+    """Yield every frame below this one, each after all that is below it; newest children first."""
     for child in reversed(children(frames, frame_id)):
         yield from leaf_first(frames, child.id)
         yield child
 
 
 def leaves(frames: Frames) -> list[Frame]:
-    """Every live frame with nothing live below it in this stream, oldest first."""
+    """Return every live frame with nothing live below it in this stream, oldest first."""
     parents = {frame.parent for frame in frames.values()}
     return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.pushed)
 
 
 def top(frames: Frames) -> Frame | None:
-    """The deepest live frame; of several, the newest."""
+    """Return the deepest live frame; of several, the newest."""
     return max(frames.values(), key=lambda frame: (frame.depth, frame.pushed), default=None)
 
 
 def in_order(frames: Frames) -> list[Frame]:
-    """Every live frame, parents before children, siblings by age."""
+    """Return every live frame, parents before children, siblings by age."""
     found: list[Frame] = []
 
     def visit(frame: Frame) -> None:
@@ -86,7 +80,7 @@ def in_order(frames: Frames) -> list[Frame]:
 
 
 def all_suspended(frames: Frames, frame_id: str) -> bool:
-    """Whether all live work below a frame waits for answers, so that its clock stands still."""
+    """Return True if all live work below a frame waits for answers, so that its clock stops."""
     below = list(leaf_first(frames, frame_id))
     return (
         bool(below)
@@ -96,7 +90,7 @@ def all_suspended(frames: Frames, frame_id: str) -> bool:
 
 
 def tightest(line: Iterable[Frame]) -> FrameLimits:
-    """The limits in force at the end of a line of frames: the least of each."""
+    """Return the limits in force below these frames: the least of each."""
     every = [frame.limits for frame in line]
     timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
     return FrameLimits(
@@ -108,12 +102,12 @@ def tightest(line: Iterable[Frame]) -> FrameLimits:
 
 
 def earliest(*deadlines: int | None) -> int | None:
-    """The first of several deadlines, any of which may not exist."""
+    """Return the earliest of several deadlines, each of which may be None."""
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
 def with_clocks(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
-    """Drafts for a stream, and after them the clocks that they stop or start."""
+    """Return the drafts for a stream, followed by events for the clocks that they stop or start."""
     if not drafts or not _matters(state, drafts):
         return list(drafts)
     after = state
@@ -136,14 +130,14 @@ def with_clocks(state: StreamState, drafts: Sequence[Draft], now: int) -> list[D
 
 
 def running_deadline(frame: Frame, now: int) -> int | None:
-    """A frame's deadline once its clock runs again."""
+    """Return a frame's deadline as if its clock ran again from now."""
     if frame.deadline is None or frame.stopped_at is None:
         return frame.deadline
     return frame.deadline + max(0, now - frame.stopped_at)
 
 
 def _matters(state: StreamState, drafts: Iterable[Draft]) -> bool:
-    """Whether anything waits, or begins to: otherwise every clock runs, as nearly always."""
+    """Return True if any frame is suspended, or is being suspended; otherwise every clock runs, as nearly always."""
     waits = any(frame.question is not None for frame in state.frames.values())
     return waits or any(draft.type == "frame.suspended" for draft in drafts)
 

@@ -1,6 +1,6 @@
-"""May this part be appended to this stream? The same answer on every backend, inside the transaction.
+"""Admission of a part to a stream, and its placement: versions, hashes and the stream's new head.
 
-Give a part its place: versions, hashes and the stream's new head. Shared by every backend.
+Every backend calls these functions inside its transaction, so the answer is the same on all of them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ CLOSES_STREAM = "stream.closed"
 
 
 def is_owner(type_name: str) -> bool:
-    """Whether events of this type need the owner's epoch."""
+    """Return True if events of this type need the owner's epoch."""
     row = event_type(type_name)
     return row is not None and row.kind == "owner"
 
 
 def refusal(part: Part, head: Head) -> HoldfastError | None:
-    """Why this part may not be appended after this head, or None."""
+    """Return the error that refuses this part after this head, or None."""
     if head.closed:
         return StreamClosed(f"{part.stream} was closed for good and takes no more events. Use a new stream.")
-    # A stale owner learns that first: whatever version it expects, it must stop.
+    # Check the epoch first: a stale owner must stop, whatever version it expects.
     if part.epoch != head.epoch and any(is_owner(event.type) for event in part.events):
         return StaleEpoch(part.stream, part.epoch, head.epoch)
     if part.expected is not None and part.expected != head.version:
@@ -52,7 +52,7 @@ def refusal(part: Part, head: Head) -> HoldfastError | None:
 
 
 def next_owner(event: Sealed | StoredEvent, epoch: int, holder: str | None) -> tuple[int, str | None]:
-    """The stream's epoch and holder after this event."""
+    """Return the stream's epoch and holder after this event."""
     if event.type == TAKES_LEASE:
         taken: LeaseTaken = decode(event.facts, LeaseTaken)
         return taken.epoch, taken.owner
@@ -60,7 +60,7 @@ def next_owner(event: Sealed | StoredEvent, epoch: int, holder: str | None) -> t
 
 
 def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:
-    """None if a part asks for what its key already stands for; else why not."""
+    """Return None if a part repeats the events stored under its key, else the error."""
     if len(part.events) == len(stored) and all(map(_same, part.events, stored)):
         return None
     return KeyReused(
@@ -70,7 +70,7 @@ def repeats(part: Part, stored: Sequence[StoredEvent]) -> HoldfastError | None:
 
 
 def half_written(part: Part) -> HoldfastError:
-    """Some keys of a batch are known and this one is not."""
+    """Return the error for a batch in which other keys are known and this part's key is new."""
     return Conflict(
         f"Key {part.key!r} of {part.stream} is new, but other keys of this batch are not. Use new keys for all."
     )
@@ -95,14 +95,14 @@ def _comparable(event: Sealed | StoredEvent) -> Any:
 
 
 def new_head(tenant: str, stream: str, id: int) -> Head:
-    """The head of a stream that has no events yet."""
+    """Return the head of a stream without events."""
     return Head(id=id, stream=stream, version=0, hash=genesis(tenant, stream))
 
 
 def place(
     batch: Batch, part: Part, head: Head, seq: int, pseudonym: Callable[[str], int]
 ) -> tuple[list[StoredEvent], Head]:
-    """The stored form of a part's events after `head`, numbered from `seq`, and the head after them."""
+    """Return the stored form of a part's events after `head`, numbered from `seq`, and the head after them."""
     placed: list[StoredEvent] = []
     source = batch.source
     user = None if source.user is None else pseudonym(source.user)
@@ -120,10 +120,10 @@ def place(
             at=event.at,
             type=event.type,
             schema=event.schema,
-            # The key stands on the first event of its part; `rest` says how many more belong to it.
+            # The first event of a part carries its key; `rest` counts the events that follow.
             key=None if placed else part.key,
             rest=rest,
-            # After a lease is taken, what follows in the same part is written under it.
+            # Events after a lease.taken in the same part are written under the new lease.
             epoch=epoch if is_owner(event.type) else None,
             origin=source.origin,
             trust=source.trust,
@@ -139,7 +139,7 @@ def place(
             hash=b"",
         )
         previous = link(previous, stored)
-        # The record is not shared yet: filling in its hash here saves making it twice.
+        # The record is not shared yet: setting its hash in place avoids building it twice.
         force_setattr(stored, "hash", previous)
         placed.append(stored)
         seq += 1
@@ -152,7 +152,7 @@ def place(
 
 
 def head_after(head: Head, event: StoredEvent) -> Head:
-    """The head after an event that has its place already: of a copy, or of a chain that is checked."""
+    """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
     epoch, holder = next_owner(event, head.epoch, head.holder)
     return Head(
         id=head.id,

@@ -1,8 +1,7 @@
 """The hash chain of a stream: each event's hash covers the one before, its envelope and its facts.
 
-Content enters only as HMAC-SHA256 under the salt stored beside it. When content and salt
-are erased, that digest is kept in their place: the chain still verifies, and nobody can
-test a guess of the content against it.
+Content enters only as HMAC-SHA256 under the salt stored beside it. When content and salt are erased, that digest is
+kept in their place: the chain still verifies, and a guess of the content cannot be tested against it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def genesis(tenant: str, stream: str) -> bytes:
-    """What the first event of a stream continues: its names, so that neither can be swapped."""
+    """Return the hash that a stream's first event continues: it covers tenant and stream, so neither can be swapped."""
     return hashlib.sha256(_ENCODER.encode(("holdfast", tenant, stream))).digest()
 
 
 def content_mac(salt: bytes, content: bytes) -> bytes:
-    """HMAC-SHA256 of content under its salt: the digest that stands for content in the chain.
+    """Return the HMAC-SHA256 of content under its salt: the digest that stands for content in the chain.
 
-    Spelled out, because a salt is used once: making an HMAC object for each costs several
-    times as much as the two hashes that it consists of. A test compares it with `hmac`.
+    Spelled out because a salt is used only once: creating an HMAC object for each costs several times as much as the
+    two hashes that it consists of. A test compares it with `hmac`.
     """
     key = salt.ljust(_BLOCK, b"\0")
     inner = hashlib.sha256(key.translate(_INNER) + content).digest()
@@ -37,7 +36,7 @@ def content_mac(salt: bytes, content: bytes) -> bytes:
 
 
 def link(previous: bytes, event: StoredEvent) -> bytes:
-    """The hash that an event has, or should have, after `previous`."""
+    """Return the hash that an event has, or should have, after `previous`."""
     if event.content is not None and event.salt is not None:
         mac = content_mac(event.salt, event.content)
     else:
@@ -61,6 +60,6 @@ def link(previous: bytes, event: StoredEvent) -> bytes:
             event.app,
         )
     )
-    # Lengths in front keep the boundary between envelope and facts unambiguous.
+    # The length prefixes keep the boundary between envelope and facts unambiguous.
     lengths = len(envelope).to_bytes(4, "big") + len(event.facts).to_bytes(4, "big")
     return hashlib.sha256(previous + lengths + envelope + event.facts + mac).digest()

@@ -1,14 +1,11 @@
-"""One canonical form of bytes for everything that is stored or hashed. No fallback, no tags.
+"""The canonical byte form of everything that is stored or hashed. No fallbacks, no type tags.
 
-Plain JSON with sorted keys, finite floats, 64-bit integers, no NUL and no lone
-surrogates. A stored row can only ever become dict, list, str, int, float, bool or None,
-or one of the catalogue's records. What is not canonical is refused before it is written,
-because msgspec would write NaN as null and other types as strings without a word.
+Plain JSON with sorted keys, finite floats, 64-bit integers, no NUL and no lone surrogates. A stored row can only
+become dict, list, str, int, float, bool or None, or one of the catalogue's records. Non-canonical data is refused
+before it is written, because msgspec would silently write NaN as null and other types as strings.
 
-Old facts read as new ones. Stored events are never rewritten; steps are pure and kept for ever.
-
-A step takes the facts of one schema and returns those of the next. None exist yet:
-every event is at schema 1. A new schema adds its step here and a golden journal to the tests.
+Stored events are never rewritten: facts of an older schema are upcast when they are read, one pure step per schema.
+No step exists yet. A new schema adds its step here and a golden journal to the tests.
 """
 
 from __future__ import annotations
@@ -33,21 +30,21 @@ _NOTHING: tuple[()] = ()
 
 
 def check_plain(value: object, nesting: int = 64) -> None:
-    """Refuse anything that has no canonical form. Walks without recursion, so depth is no danger."""
-    # Only lists and objects are put aside; nearly everything is a scalar and is checked in place.
+    """Refuse any value without a canonical form. Iterative, so deep nesting cannot overflow the stack."""
+    # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
     stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
     scalars = _SCALARS
     while stack:
         items, depth = stack.pop()
         for item in items:
-            # Most fields of a record are not given: they are passed over first.
+            # Most fields of a record are unset: skip them first.
             if item is None or item is False or item is _NOTHING:
                 continue
             check = scalars.get(type(item))
             if check is not None:
                 check(item)
             elif isinstance(item, msgspec.Struct):
-                # A record is a level that the caller did not write: do not charge for it.
+                # A record is a level that the caller did not write: do not count it.
                 stack.append((astuple(item), depth))
             elif depth >= nesting:
                 raise InvalidValue(
@@ -73,7 +70,7 @@ def _check_float(item: float) -> None:
 
 
 def _check_nothing(item: object) -> None:
-    """True, False and None have only one form, and a field that was not given none."""
+    """Accept a value with only one form: True, False, None, or a field that was not given."""
 
 
 _SCALARS: dict[type, Callable[[Any], None]] = {
@@ -87,7 +84,7 @@ _SCALARS: dict[type, Callable[[Any], None]] = {
 
 
 def _children(item: Any) -> Iterable[Any]:
-    """What a list or object holds; keys are checked here."""
+    """Return the items of a list or the values of an object, after checking the object's keys."""
     if type(item) is list or type(item) is tuple:
         return item
     if type(item) is not dict:
@@ -103,18 +100,18 @@ def _children(item: Any) -> Iterable[Any]:
 
 
 def encode(value: object, nesting: int = 64) -> bytes:
-    """The canonical bytes of a value or record."""
+    """Return the canonical bytes of a value or record."""
     check_plain(value, nesting)
     try:
         return _ENCODER.encode(value)
-    except TypeError:  # Of a record it is a field that was not given; anywhere else it is nothing.
+    except TypeError:  # UNSET is allowed as a field of a record, and nowhere else.
         raise InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.") from None
     except UnicodeEncodeError:
         raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
-    """Bytes from the journal as a record or as plain data; anything unreadable is corruption."""
+    """Decode bytes from the journal to a record or plain data; raise Corrupt if they are unreadable."""
     try:
         return decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -122,7 +119,7 @@ def decode(data: bytes, kind: Any = Any) -> Any:
 
 
 def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> Sealed:
-    """A draft in canonical bytes, checked against the catalogue and the limits."""
+    """Encode a draft to canonical bytes, checked against the catalogue and the limits."""
     row = known_type(draft.type)
     if not isinstance(draft.facts, row.facts):
         raise InvalidValue(f"{draft.type} needs facts of type {row.facts.__name__}, not {type(draft.facts).__name__}.")
@@ -152,7 +149,7 @@ def seal(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -
 
 
 def _typed(type_name: str, data: bytes, kind: Any) -> bytes:
-    """Bytes that can be read back: records do not check their fields when they are made."""
+    """Return the bytes if they can be read back: records do not check their fields on construction."""
     try:
         decoder(kind).decode(data)
     except msgspec.ValidationError as error:
@@ -162,7 +159,7 @@ def _typed(type_name: str, data: bytes, kind: Any) -> bytes:
 
 
 def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
-    """Facts as the current record of the catalogue, or as a plain mapping if the type is unknown."""
+    """Decode facts to the current record of the catalogue, or to a plain mapping if the type is unknown."""
     row = event_type(type_name)
     if row is None:
         return decode(facts)
@@ -176,7 +173,7 @@ def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
 
 
 def decode_event(stored: StoredEvent) -> Event:
-    """A stored event as readers get it."""
+    """Decode a stored event for readers."""
     row = event_type(stored.type)
     content: Any = None
     if stored.content is not None:
@@ -215,7 +212,7 @@ STEPS: dict[tuple[str, int], Step] = {}
 def upcast(
     type_name: str, schema: int, target: int, facts: dict[str, Any], steps: Mapping[tuple[str, int], Step] = STEPS
 ) -> dict[str, Any]:
-    """Facts of `schema` as facts of `target`, one step at a time."""
+    """Convert facts of `schema` to facts of `target`, one step at a time."""
     for current in range(schema, target):
         step = steps.get((type_name, current))
         if step is None:

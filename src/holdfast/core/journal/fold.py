@@ -1,9 +1,7 @@
-"""state + event → state. Pure, and total: over the whole catalogue, unknown types and erased content.
+"""Folding: state + event → state. Pure, and total over the catalogue, unknown types and erased content.
 
-Reads facts only. Folding a stream from its first event gives exactly what loading its
-rows gives; ended frames leave the state, since only live work is needed to go on.
-
-session or line + event → session or line. Reads facts only; the same that loading their rows gives.
+Only facts are read. Folding a stream from its first event gives exactly the state that loading its rows gives. Ended
+frames leave the state, because only live work is needed to continue.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ Frames = dict[str, Frame]
 
 
 def fold(state: StreamState, event: Event) -> StreamState:
-    """The state after one more event."""
+    """Return the state after one more event."""
     return fold_facts(state, event.type, event.facts, event.version, event.at)
 
 
 def fold_all(events: Iterable[Event], state: StreamState | None = None) -> StreamState:
-    """The state after many more events."""
+    """Return the state after more events."""
     state = state or StreamState()
     for event in events:
         state = fold(state, event)
@@ -39,7 +37,7 @@ def fold_all(events: Iterable[Event], state: StreamState | None = None) -> Strea
 
 
 def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at: int) -> StreamState:
-    """The state after an event with these facts at this place."""
+    """Return the state after an event with these facts at this version and time."""
     if type_name == "lease.taken":
         return replace(state, version=version, epoch=facts.epoch, holder=facts.owner)
     if type_name == "lease.released":
@@ -117,7 +115,7 @@ def _updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) ->
 
 
 def _reserve(frame: Frame, purpose: str, amount: int) -> dict[str, Any]:
-    """The changes that reserving, or giving back, makes to a frame."""
+    """Return the changes to a frame made by a reservation, or by its return if `amount` is negative."""
     left = frame.reservations.get(purpose, 0) + amount
     reservations = {name: held for name, held in frame.reservations.items() if name != purpose}
     if left:
@@ -194,7 +192,7 @@ def _resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) ->
 
 
 def _question(live: Frames, frame_id: str, **changes: Any) -> None:
-    """Change a question without touching its frame: an answer may come while the owner works."""
+    """Change a question without touching its frame's version: an answer may arrive while the owner works."""
     frame = live.get(frame_id)
     if frame is not None and frame.question is not None:
         live[frame_id] = replace(frame, question=replace(frame.question, **changes))

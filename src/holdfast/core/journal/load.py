@@ -1,4 +1,4 @@
-"""rows → state: what a backend read for a stream, as the state that folding its events gives."""
+"""Loading: a stream's rows → the state that folding its events gives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Rows = Mapping[str, Iterable[Mapping[str, Any]]]
 
 
 def assemble(head: Head, rows: Rows) -> StreamState:
-    """A stream's state from its head and the rows of its live frames, one list per table.
+    """Build a stream's state from its head and the rows of its live frames, one list per table.
 
-    Rows that do not fit together are corruption: an unreadable state is never taken for an empty one.
+    Rows that do not fit together raise Corrupt: an unreadable state is never mistaken for an empty one.
     """
     try:
         return _assemble(head, rows)
@@ -106,7 +106,7 @@ def _line(rows: Rows) -> Line | None:
 
 
 def usage_of(row: Mapping[str, Any]) -> Usage:
-    """What the row of a frame or a line says that was used."""
+    """Return the usage in a frame's or thread's row."""
     return summed(
         input=row["input_tokens"],
         cached_input=row["cached_input_tokens"],
@@ -120,10 +120,10 @@ def usage_of(row: Mapping[str, Any]) -> Usage:
 
 
 def _check_lines(frames: dict[str, dict[str, Any]]) -> None:
-    """A live frame stands on a live parent, one level above: else walking up would never end, or end nowhere."""
+    """Check that every live frame is one level below its live parent; otherwise walking up might never end."""
     for id, row in frames.items():
         parent = _ulid(row["parent_frame_id"])
-        # An ended frame is read alone, without its parent.
+        # An ended frame is read without its parent.
         if parent is not None and row["status"] in LIVE and frames[parent]["depth"] != row["depth"] - 1:
             raise ValueError(f"frame {id} is not one level below its parent")
 

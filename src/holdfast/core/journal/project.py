@@ -1,9 +1,7 @@
-"""event → row changes. Stateless, so that inbox events commute and a rebuild needs no memory.
+"""Projection: event → row changes. Stateless, so that inbox events commute and a rebuild needs no memory.
 
-Everything a row needs is in the event's facts; amounts are added, never computed from
-a state that another writer may have changed. Unknown types change no rows.
-
-Events of state, edges and effects → row changes. Rows name the event that holds a value.
+An event's facts contain everything its rows need; amounts are added, never computed from a state that another writer
+may have changed. Rows refer to the event that holds a value. Unknown types change no rows.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from holdfast.records.usage import Usage
 
 
 class Place(NamedTuple):
-    """Where and when the event happened, as far as rows need to know."""
+    """The version and time of an event."""
 
     version: int
     at: int
 
 
 def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
-    """The row changes of one event, in the order in which they must be applied."""
+    """Return the row changes of one event, in the order in which they must be applied."""
     line = LINE_RULES.get(type_name) or STATE_RULES.get(type_name)
     if line is not None:
         changes = line(facts, version, at)
@@ -43,7 +41,7 @@ def project(type_name: str, facts: Any, version: int, at: int) -> list[Change]:
 
 
 def _frame(frame: str, place: Place, values: Row | None = None, amounts: dict[str, int] | None = None) -> Update:
-    """A change of one frame's row, which notes the version that made it."""
+    """Return an update of one frame's row that also sets its version."""
     return Update("frames", (ulid_bytes(frame),), {**(values or {}), "version": place.version}, amounts or {})
 
 
@@ -257,7 +255,7 @@ def _requested(kind: str, name: str | None, facts: Any, place: Place) -> list[Ch
     shown = getattr(facts, "context_hash", None)
     values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
     amounts = {"tool_calls": 1} if kind == "tool" else None
-    # A tool that runs again after it was torn keeps its call: the newest attempt is the one that is open.
+    # A tool that runs again after an interruption keeps its call id: only the newest attempt is open.
     again = getattr(facts, "attempt", 1) > 1
     return [(Replace if again else Put)("frame_calls", row), _frame(facts.frame, place, values, amounts)]
 
@@ -316,7 +314,7 @@ def _written(facts: state.StateWritten, version: int, at: int) -> list[Change]:
 
 def _deleted(facts: state.StateDeleted, version: int, at: int) -> list[Change]:
     if facts.missing:
-        return []  # It only says that somebody asked.
+        return []  # It only records that a deletion was requested.
     return [Drop("state", (facts.key,)), Put("state_history", {"key": facts.key, "version": version})]
 
 
@@ -353,7 +351,7 @@ def _settled(facts: state.EffectSettled, version: int, at: int) -> list[Change]:
     key = (ulid_bytes(facts.effect),)
     if facts.outcome in ("applied", "skipped"):
         return [Drop("effects", key)]
-    # The version of the newest attempt's event, which says why it failed.
+    # `settled` is the version of the newest attempt's event, which holds the reason for the failure.
     values: Row = {
         "status": facts.outcome,
         "attempts": facts.attempts,

@@ -1,4 +1,4 @@
-"""Events of sessions and conversations → row changes. Rows name places and counts; bodies stay in the events."""
+"""Projection of sessions and conversations to row changes. Rows hold positions and counts, never message bodies."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _gone(calls: tuple[str, ...]) -> list[Change]:
 
 
 def used_amounts(usage: Usage) -> dict[str, int]:
-    """What is added to the sums of a row."""
+    """Return the amounts that a usage adds to the sums of a row."""
     amounts = {
         "input_tokens": usage.input,
         "cached_input_tokens": usage.cached_input,
@@ -153,7 +153,7 @@ def used_amounts(usage: Usage) -> dict[str, int]:
 
 
 def message_row(facts: said.MessageAppended, version: int) -> Row:
-    """The row of a message that was just said."""
+    """Return the row of a newly appended message."""
     return {
         "version": version,
         "position": facts.position,

@@ -1,9 +1,8 @@
-"""Many changes of one row as one: what a rebuild writes once instead of over and over.
+"""Row changes merged or applied in memory.
 
-A frame's row changes with nearly every event of its life. Within a batch only the sum of
-its changes matters, so the number of statements follows the rows and not the events.
-
-Row changes applied to plain dicts, for one stream: what its rows should be.
+`RowChangeSet` merges many changes of one row into one, so that a rebuild writes each row once: the number of
+statements is proportional to the rows, not to the events. `ShadowRows` applies changes to plain dicts, to compare
+with the rows that a backend stored.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from holdfast.core.journal.tables import TABLES
 from holdfast.records.batches import Bump, Change, Drop, Put, Replace, Row, Update
 
 Place = tuple[int, int]
-"""Tenant and stream, as a backend numbers them."""
+"""Tenant and stream, as the backend's numbers."""
 
 
 class Coalesced:
-    """The pending changes of many rows, at most one for each."""
+    """The pending changes of many rows, at most one per row."""
 
     def __init__(self) -> None:
         self._pending: dict[str, dict[tuple[Any, ...], tuple[Place, Change]]] = {name: {} for name in TABLES}
 
     def add(self, place: Place, change: Change) -> None:
-        """One more change, which happens after all before it."""
+        """Add a change, which happens after all earlier ones."""
         table = TABLES[change.table]
         key = tuple(change.row[name] for name in table.key) if isinstance(change, Put | Replace) else change.key
         row = (place[0], *key, place[1]) if table.per_stream else (place[0], *key)
@@ -33,19 +32,19 @@ class Coalesced:
         pending[row] = (place, change if before is None else merged(before[1], change))
 
     def changes(self, table: str) -> list[tuple[Place, Change]]:
-        """What is to be done to one table; rows do not depend on each other, so in any order."""
+        """Return the pending changes of one table, in any order, since rows do not depend on each other."""
         return list(self._pending[table].values())
 
 
 def merged(first: Change, then: Change) -> Change:
-    """One change that does what two changes of the same row do."""
+    """Merge two successive changes of the same row into one."""
     if isinstance(then, Drop | Replace):
         return then
     if isinstance(then, Put):
-        # After a Drop: the row may have been there before this batch.
+        # An insertion after a deletion: the row may have existed before this batch.
         return Replace(then.table, then.row)
     if isinstance(first, Drop):
-        # No row, no change; only amounts for a row that may be new begin again.
+        # An update of a deleted row does nothing; an increment starts a new row.
         return first if isinstance(then, Update) else Replace(then.table, _fresh(then))
     mixed = (isinstance(first, Bump), isinstance(then, Bump)) in ((True, False), (False, True))
     assert not mixed or isinstance(first, Put | Replace), (
@@ -86,13 +85,13 @@ Key = tuple[Any, ...]
 
 
 class ShadowRows:
-    """The rows that the changes seen so far add up to."""
+    """The rows that result from the changes applied so far."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
 
     def apply(self, change: Change) -> None:
-        """One more change."""
+        """Apply one more change."""
         table, rows = TABLES[change.table], self._rows[change.table]
         if isinstance(change, Put | Replace):
             rows[tuple(change.row[name] for name in table.key)] = change.row
@@ -106,12 +105,12 @@ class ShadowRows:
             rows[change.key] = added(rows.get(change.key, start), change.amounts)
 
     def rows(self, table: str) -> dict[Key, Row]:
-        """The rows of one table by key."""
+        """Return the rows of one table by key."""
         return self._rows[table]
 
 
 def added(row: Row, amounts: dict[str, int]) -> Row:
-    """A row with amounts added to some of its columns."""
+    """Return a row with amounts added to some of its columns."""
     changed = dict(row)
     for name, amount in amounts.items():
         value = changed[name]

@@ -1,7 +1,7 @@
 """The projection tables as data: names, columns, keys and references. No SQL.
 
-Backends prepend `tenant` to every key, and `stream` to every row. An event changes
-only rows of its own stream, so a stream can be verified alone.
+Backends prepend `tenant` to every key, and `stream` to every row. An event changes only rows of its own stream, so a
+stream can be verified alone.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import msgspec
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One projection. `key` is unique within a tenant."""
+    """One projection table. `key` is unique within a tenant."""
 
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
     references: tuple[tuple[str, str], ...] = ()
-    """(column, table) pairs: the column, if not null, must be the first key column of a row there."""
+    """(column, table) pairs: the column, if not null, must be the first key column of a row in that table."""
     found_by: tuple[str, ...] = ()
-    """Columns besides the first of the key by which a row can be found cheaply: an index begins with each."""
+    """Columns besides the first of the key by which rows can be looked up: each has an index."""
     per_stream: bool = False
-    """Whether the key is unique within a stream only, rather than within the tenant."""
+    """True if the key is unique only within a stream, not within the tenant."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Key columns, then the others."""
+        """The key columns, then the others."""
         return self.key + self.columns
 
 
@@ -243,7 +243,7 @@ def check_lookup(table: str, column: str | None) -> None:
 
 
 def kind_of(stream: str) -> str | None:
-    """Whether a stream's name is that of a session or of a line, which have rows of their own; None for others."""
+    """Return "session" or "line" if the stream's name is that of a session or a thread, which have rows; else None."""
     kinds = stream.split("/")[::2]
     if kinds == ["session"]:
         return "session"

@@ -1,5 +1,5 @@
 """Packing, pure: candidates and a budget in, segments and reasons out. Nothing here reads, writes or asks the time.
 
-`rounds` and `items` are what can be shown and how short it can get; `window` says where a conversation begins;
-`fitting` goes through the levels until all of it fits; `pieces` says where everything came from.
+`rounds` and `segments` hold what can be shown, and its shorter forms; `window` chooses where a conversation begins;
+`fit` goes through the levels until everything fits; `manifest` records the origin of each piece.
 """

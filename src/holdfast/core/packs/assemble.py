@@ -1,4 +1,4 @@
-"""From what fits to a pack: segments in the order of their layout, counts, views and reasons."""
+"""Assemble a pack from what fits: segments in the order of the layout, counts, views and reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast.records.sessions import Summary
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to evidence before it could be chosen from."""
+    """Evidence that was dropped before the choice."""
 
     missing: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a pack besides what fits."""
+    """Everything known about a pack besides what fits."""
 
     system: str | None
     tools: tuple[ToolDef, ...]
@@ -51,7 +51,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     crumbs: tuple[FrameBreadcrumb, ...]
     standing: tuple[Summary, ...]
     messages: int
-    """How many messages the line has."""
+    """The number of messages of the thread."""
     follows: Mapping[tuple[str, int], tuple[str, int]]
     overhead: int
     budget: int
@@ -73,7 +73,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
-    """The pack."""
+    """Assemble the pack."""
     rounds = _round_segments(fit, sources.rounds, given)
     summaries = _of_line(fit, sources, given.standing)
     said = tuple(message for segment in rounds for message in segment.messages)
@@ -131,13 +131,13 @@ def assembled(fit: Fit, sources: Sources, given: Gathered) -> Packed:
 
 
 def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
-    """Whether a summary stands for it as well: what is pinned is shown beside it."""
+    """Return True if a summary also covers the message, as for pinned messages shown beside it."""
     stretches = (one for summary in summaries for one in summary.covers)
     return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
 
 
 def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segment | None:
-    """The mark with the number that it came to, which is not larger than the one that it was measured with."""
+    """Return the marker with its final number, which is not larger than the one it was measured with."""
     if not fit.marked or sources.marker is None or not truncated:
         return None
     exact = marker_segment(truncated, given.count, tools=given.has_history_tools)
@@ -145,7 +145,7 @@ def _marked(fit: Fit, sources: Sources, given: Gathered, truncated: int) -> Segm
 
 
 def is_guessed(message: Message) -> bool:
-    """Whether it holds something whose tokens no tokenizer counts: an image or a file."""
+    """Return True if the message holds an image or a file, whose tokens are only estimated."""
     if not message.tool_results and not isinstance(message.content, list):
         return False
     parts = [*(message.content if isinstance(message.content, list) else ())]
@@ -155,7 +155,7 @@ def is_guessed(message: Message) -> bool:
 
 
 def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
-    """The rounds that are shown, after the first instructions."""
+    """Return the first instructions and the rounds that are shown."""
     first = rounds.talk.first
     found = [
         _segment(Form([message], rounds.talk.count(message)), [message], rounds, given, always=True)
@@ -169,7 +169,7 @@ def _round_segments(fit: Fit, rounds: Rounds, given: Gathered) -> list[Segment]:
 
 
 def _segment(form: Form, sources: Sequence[Message], rounds: Rounds, given: Gathered, *, always: bool) -> Segment:
-    """A form of some messages as a piece of a pack."""
+    """Return a form of some messages as a segment."""
     recipe = ",".join(form.recipe) if form.recipe else None
     return Segment(
         kind="conversation",
@@ -186,7 +186,7 @@ def _segment(form: Form, sources: Sequence[Message], rounds: Rounds, given: Gath
 def origins(
     messages: Sequence[Message], recipe: str | None, follows: Mapping[tuple[str, int], tuple[str, int]]
 ) -> tuple[Origin, ...]:
-    """The stretches of streams that a round consists of; what was made up to complete it is made up again."""
+    """Return the stretches of streams that a round consists of. Synthetic results are left out and made again."""
     if len(messages) == 1:
         place = messages[0]
         return (Origin(kind="conversation", stream=place.stream, first=place.version, last=place.version, cut=recipe),)
@@ -204,7 +204,7 @@ def origins(
 def _ordered(
     fit: Fit, sources: Sources, given: Gathered, rounds: Sequence[Segment], mark: Segment | None
 ) -> tuple[list[Segment], int]:
-    """All segments as they are shown, and how many of them the next call begins with as well."""
+    """Return all segments in the order shown, and how many of them the next call will also begin with."""
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
     marker = [] if mark is None else [mark]
     memories = [form.segment for form in fit.items if form.item.kind == "memory"]
@@ -244,7 +244,7 @@ def _evidence(fit: Fit) -> list[RetrievedEvidence]:
 
 
 def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
-    """Where the tokens went, by kind. What a provider puts around a request is counted with the brief."""
+    """Return the tokens by kind. The overhead that a provider adds is counted in the brief segment."""
     total: dict[str, int] = {}
     for segment in segments:
         total[segment.kind] = total.get(segment.kind, 0) + segment.estimated_tokens
@@ -260,7 +260,7 @@ def breakdown(segments: Sequence[Segment], overhead: int) -> TokenBreakdown:
 
 
 def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
-    """The oldest message of the window, without what is only there because it is always shown."""
+    """Return the oldest message of the window, leaving out rounds that are shown in any case."""
     window = [nth for nth in fit.rounds if nth >= fit.start]
     if not window:
         return None
@@ -271,7 +271,7 @@ def _window_start(fit: Fit, rounds: Rounds) -> tuple[str, int] | None:
 def _decisions(
     fit: Fit, sources: Sources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
-    """What became of rounds, summaries and evidence."""
+    """Return the decisions about rounds, summaries and evidence."""
     rounds = sources.rounds
     first = len(rounds.talk.first)
     reasons = ["first"] * first + [_reason(nth, rounds) for nth in fit.rounds]

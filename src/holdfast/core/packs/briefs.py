@@ -1,7 +1,7 @@
-"""Briefs: what every pack begins with, put together from what several places say. Pure.
+"""Briefs: the beginning of every pack, combined from several places. Pure.
 
-Each field is taken from the nearest place that says it. Only what the system or an operator said stands in the system
-prompt and among the tools. What others said is shown beside it, as data, and never in its place.
+Each field is taken from the nearest place that sets it. Only fields set by the system or an operator appear in the
+system prompt and among the tools. Fields from others are shown as data beside them, and never replace them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INPUTS_ID: Final = "brief/inputs"
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """What one place says: the fields that are taken from it, and whether what they said is gone."""
+    """The brief of one place: the fields that are taken from it, and if their content was erased."""
 
     origin: Origin
     trust: str
@@ -40,26 +40,26 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trusted(self) -> bool:
-        """Whether it may stand in the system prompt."""
+        """True if it may stand in the system prompt."""
         return self.trust in TRUSTED
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A brief as it is shown: beside the messages, and before them."""
+    """A brief as it is shown: the system prompt and tools, and notes before the messages."""
 
     context: BriefContext
-    """What was said by those who may instruct the model."""
+    """The fields from those who may instruct the model."""
     system: str | None
     tools: tuple[ToolDef, ...]
     notes: tuple[Message, ...]
-    """What others said, and what a frame was given: data in fences."""
+    """The fields from others, and a frame's inputs: data in fences."""
 
 
-# what is stored
+# Storing
 
 
 def stored_brief(*, system_prompt: object, invariants: object, working_context: Any, tools: Any) -> dict[str, Any]:
-    """A brief as it is stored: what was given, checked. An empty value says that there is none."""
+    """Check the given fields and return the brief as it is stored. An empty value sets a field to nothing."""
     value: dict[str, Any] = {}
     if system_prompt is not None:
         if not isinstance(system_prompt, str):
@@ -84,7 +84,7 @@ def _checked_invariants(given: object) -> list[str]:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """What a stored brief says. Whoever writes under its key by other means may write anything: that says nothing."""
+    """Return the valid fields of a stored brief. Others may have written anything under its key: that is ignored."""
     if not isinstance(value, dict):
         return {}
     found: dict[str, Any] = {}
@@ -103,18 +103,18 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def erased_fields(names: Iterable[str]) -> dict[str, Any]:
-    """What stands for fields whose content is gone."""
+    """Return placeholders for fields whose content was erased."""
     stands = {"invariants": [ERASED_TEXT], "tools": ()}
     return {name: stands.get(name, ERASED_TEXT) for name in names}
 
 
-# which of it counts
+# Choosing
 
 
 def chosen(found: Iterable[Piece]) -> list[Piece]:
-    """Of pieces that are given nearest first, those that count, each with the fields that are taken from it.
+    """Return the pieces that count, each with the fields that are taken from it. `found` has the nearest first.
 
-    What others than the system and operators said hides nothing that those said, and gives no tools.
+    Pieces from others than the system and operators hide no trusted fields, and add no tools.
     """
     trusted: set[str] = set()
     others: set[str] = set()
@@ -133,11 +133,11 @@ def _is_empty(value: Any) -> bool:
     return isinstance(value, str | list | tuple | dict) and not value
 
 
-# how it is shown
+# Rendering
 
 
 def rendered(pieces: Sequence[Piece], mark: Mark) -> Rendered:
-    """Pieces that count, as they are shown. The same pieces are shown the same, whatever else has changed."""
+    """Render pieces. The same pieces are always rendered the same."""
     said = _merged(piece for piece in pieces if piece.trusted)
     context = BriefContext(
         system_prompt=said.get("system_prompt"),
@@ -158,7 +158,7 @@ def _merged(pieces: Iterable[Piece]) -> dict[str, Any]:
 
 
 def _text(said: Mapping[str, Any]) -> str:
-    """A system prompt alone stays exactly what it is."""
+    """Return the text of a system prompt; without other fields it is exactly the prompt."""
     parts = [said.get("system_prompt", "")]
     if said.get("invariants"):
         items = [item.strip().replace("\n", "\n  ") for item in said["invariants"]]
@@ -175,7 +175,7 @@ def _notes(pieces: Sequence[Piece], mark: Mark) -> list[Message]:
 
 
 def _inputs(pieces: Sequence[Piece], mark: Mark) -> list[Message]:
-    """What a frame was given is data, whoever pushed it."""
+    """Return the inputs of a frame. They are data, regardless of who pushed the frame."""
     given = [piece for piece in pieces if INPUTS in piece.fields]
     return [_note(INPUTS_LABEL, _as_text(piece.fields[INPUTS]), mark(INPUTS_ID), [piece]) for piece in given]
 

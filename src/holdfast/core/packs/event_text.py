@@ -1,6 +1,6 @@
-"""What an event says, as one text, and how far it can be trusted. The same event always says the same.
+"""The text of an event, and its trust. The same event always gives the same text.
 
-So evidence that was shown can be shown again from where it came from, without keeping a copy of it.
+So evidence that was shown can be shown again from its source, without keeping a copy of it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from holdfast.records.events.envelope import ERASED, Erased, Event
 from holdfast.records.messages import Message
 
 MOST_CHARS: Final = 1_000_000
-"""Of one text. No model is shown more of one thing, and nobody should hold it in memory for that."""
+"""The most characters of one text: no model is shown more of one thing, and memory stays bounded."""
 _MARKER_CHARS: Final = 64
 _DEEPEST: Final = 1_000
-"""What is stored was checked when it was written."""
+"""Stored values were checked when they were written."""
 
 KIND_TRUST: Final = {
     "url": "external",
@@ -26,10 +26,10 @@ KIND_TRUST: Final = {
     "worker_finding": "model",
     "worker_learning": "model",
 }
-"""The most that evidence of a kind is trusted, whoever attached it: bytes do not say who made them."""
+"""The highest trust of evidence of a kind, whoever attached it: bytes do not tell who made them."""
 
 FILE: Final = "file:"
-"""What the target of a document begins with if it is a file, which is `external` as well."""
+"""The prefix of a document's target if it is a file, whose trust is `external` as well."""
 
 _EVENT_TRUST: Final = {
     "tool.requested": "model",
@@ -48,7 +48,7 @@ _EVENT_TRUST: Final = {
     "task.created": "model",
     "task.modified": "model",
 }
-"""Words that came from a tool, a model or outside, although trusted code wrote them down."""
+"""Events with words from a tool, a model or outside, although trusted code wrote them down."""
 
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "summary.made": ("text", "state"),
@@ -63,11 +63,14 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "memory.noted": ("text",),
     "operator.ran": ("output",),
 }
-"""Which fields of a content are what it says, best first. Of other events it is all of it."""
+"""The fields of a content that hold its text, best first. Other events use the whole content."""
 
 
 def event_text(event: Event, part: str | None = None) -> str | Erased | None:
-    """What an event other than a message says; None if that is nothing. `part` names one field of a worker's words."""
+    """Return the text of an event other than a message; None if it has none.
+
+    `part` names one field of a worker's words.
+    """
     content = event.content
     if content is ERASED or content is None:
         return None if content is None else ERASED
@@ -84,7 +87,7 @@ def event_text(event: Event, part: str | None = None) -> str | Erased | None:
 
 
 def message_text(message: Message, call: str | None = None) -> str:
-    """What a message says and the results that it holds, or the result of one call; its calls if that is all."""
+    """Return a message's text and results, or the result of one call; its calls if there is nothing else."""
     results = [value for one in message.tool_results if call in (None, one.tool_call_id) and (value := _result(one))]
     if call is not None and results:
         return "\n".join(results)
@@ -101,12 +104,12 @@ def _result(result: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A text as it is, other data as canonical JSON."""
+    """Return a text as it is, other data as canonical JSON."""
     return value if isinstance(value, str) else encode(value, _DEEPEST).decode()
 
 
 def event_trust(event: Event) -> str:
-    """How far what an event says can be trusted: by who wrote it down, and by whose words they are."""
+    """Return the trust of an event's text: the lowest of its writer's and its sources'."""
     levels = [event.trust, _EVENT_TRUST.get(event.type, "system")]
     if event.type == "message.appended":
         levels.append(TRUST.get(event.facts.role, "external"))
@@ -119,7 +122,7 @@ def event_trust(event: Event) -> str:
 
 
 def capped(text: str) -> str:
-    """A text of at most MOST_CHARS; one that is longer says at its end how much is missing."""
+    """Cut a text to MAX_TEXT_CHARS; a longer one says at its end how much is missing."""
     if len(text) <= MOST_CHARS:
         return text
     kept = MOST_CHARS - _MARKER_CHARS

@@ -1,18 +1,18 @@
-"""The best that fits: level by level, until everything that must be shown is, and the rest as far as there is room.
+"""Fit a pack into its budget: level by level, until everything that must be shown fits, and the rest as room allows.
 
-| level | what is done |
+| level | measures |
 |---|---|
 | none | everything is shown as it is |
 | light | prose loses blanks, long texts keep their ends; the newest round stays as it is |
 | moderate | older rounds leave the window; evidence that does not fit is left out |
 | aggressive | evidence of low and background priority goes; the newest round and critical evidence are shortened |
-| critical | only the newest round, pins, what the turn answers, critical evidence and the last breadcrumb are left |
+| critical | only the newest round, pins, the turn's questions, critical evidence and the last breadcrumb are left |
 
-What is critical is in every pack, or there is none: then `BudgetTooSmall` says how much it takes, and for what. A
+Everything critical is in every pack, or there is none: then `BudgetTooSmall` says how much is needed, and for what. A
 larger budget never loses something critical or asked for by name: those are counted at their shortest before anything
-grows. Of what the turn answers two questions are critical, and have a floor; others are taken as far as they fit. They
-grow before the newest round does, whose outputs give way first; and before either does room is kept for the mark that
-earlier messages are not shown.
+grows. Of the questions that the turn answers, two are critical and have a minimum size; others are taken as far as
+they fit. Questions grow before the newest round does, whose tool outputs are shortened first. Before either grows, room
+is kept for the marker that earlier messages are not shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WITH_EVERYTHING = LEVELS[:2]
 
 
 def fit(sources: Sources, limits: Limits) -> Fit:
-    """The first level that fits, from the floor on."""
+    """Return the first level that fits, from the floor on."""
     all_there = sources.complete and not sources.hidden
     for level in LEVELS[LEVELS.index(limits.floor) :]:
         everything = level in _WITH_EVERYTHING
@@ -47,7 +47,7 @@ def fit(sources: Sources, limits: Limits) -> Fit:
 
 
 class _Attempt:
-    """One level."""
+    """The attempt to fit a pack at one level."""
 
     def __init__(self, sources: Sources, limits: Limits, level: CompactionLevel) -> None:
         self._sources, self._limits, self._level = sources, limits, level
@@ -61,10 +61,10 @@ class _Attempt:
         self._chosen: dict[str, ItemForm] = {}
         self._why: dict[str, str] = {}
 
-    # all of it
+    # Levels that show everything
 
     def everything(self) -> Fit | None:
-        """Levels none and light: all of it, or nothing."""
+        """Fit everything, at levels none and light, or return None."""
         forms = {nth: self._form(nth) for nth in range(self._rounds.number)}
         items = tuple(map(self._forms.whole, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
@@ -73,7 +73,7 @@ class _Attempt:
         said = sum(len(form.messages) for form in forms.values()) + self._first()[0] + len(self._sources.summaries)
         memory = sum(form.tokens for form in items if form.item.kind == "memory")
         if memory > (self._limits.budget - self._sources.fixed) * self._limits.shares.memory // 100:
-            return None  # They have a share of their own, however much room there is.
+            return None  # Memories have a share of their own, however much room there is.
         if used > self._limits.budget or said > self._limits.max_messages:
             return None
         self._chosen = {form.item.id: form for form in items}
@@ -81,19 +81,19 @@ class _Attempt:
         return self._fit(self._sources.summaries, 0, marked=False)
 
     def _form(self, nth: int) -> Form:
-        """A round at this level; the newest is not touched unless it must be."""
+        """Return a round at this level; the newest is not changed unless necessary."""
         if self._level is CompactionLevel.NONE or nth == self._rounds.number - 1:
             return self._rounds.whole(nth)
         return self._rounds.light(nth)
 
     def _first(self) -> tuple[int, int]:
-        """Messages and tokens of the first instructions."""
+        """Return the messages and tokens of the first instructions."""
         return self._rounds.talk.size(self._rounds.talk.first)
 
-    # what fits
+    # Levels that show what fits
 
     def bounded(self) -> Fit | None:
-        """Levels moderate to critical: what must be shown first, and then what can be."""
+        """Fit what must be shown, then what can be, at levels moderate to critical."""
         crumbs = 0 if self._crumbs is None else self._crumbs.estimated_tokens
         self._messages = self._limits.max_messages - self._first()[0]
         self._room = self._limits.budget - self._sources.fixed - crumbs - self._first()[1]
@@ -113,7 +113,7 @@ class _Attempt:
         return self._fit(older.summaries, older.first, marked=older.marked)
 
     def _older(self) -> Older:
-        """The window before the newest round, in what is left."""
+        """Choose the window before the newest round, in the room that is left."""
         return Choosing(
             rounds=self._rounds,
             form=self._rounds.light,
@@ -129,7 +129,7 @@ class _Attempt:
         ).chosen()
 
     def _take_least(self) -> bool:
-        """Everything that must be shown, at its shortest; False if this level cannot."""
+        """Take everything that must be shown, at its shortest; return False if this level cannot."""
         must = self._must_rounds()
         critical = [item for item in self._items if item.critical]
         least = sum(form.tokens for form in must.values()) + sum(self._forms.least(item).tokens for item in critical)
@@ -149,21 +149,21 @@ class _Attempt:
             return whole
         must = dict(self._shown)
         if not self._all_whole(critical, must, self._held):
-            # Tool outputs give way to the mark, but no words of anybody do.
+            # Tool outputs give way to the marker, but other texts do not.
             self._held = self._held if any(map(_has_outputs, must.values())) else 0
         return self._all_whole(critical, must, self._held)
 
     def _must_rounds(self) -> dict[int, Form]:
-        """The newest round, those that are pinned, and the first and the newest that the turn answers.
+        """Return the newest round, pinned rounds, and the first and the newest question of the turn.
 
-        They are at their shortest if anything else may want the room.
+        They are at their shortest if anything else may need the room.
         """
         newest = self._rounds.number - 1
         must = {nth: self._form(nth) for nth in self._rounds.kept if nth < newest}
         pinned = sum(len(form.messages) for form in must.values())
         if newest >= 0:
             whole = self._form(newest)
-            # A call of the newest round may go, but not what is pinned.
+            # A call of the newest round may be dropped, but not if the round is pinned.
             least = len(whole.messages) if self._rounds.pinned(newest) else min(len(whole.messages), 2)
             if least > self._messages - pinned:
                 raise too_few(self._limits.max_messages, self._first()[0] + pinned + least)
@@ -178,9 +178,9 @@ class _Attempt:
         return {nth: rounds.least(self._rounds, nth, form) for nth, form in must.items()}
 
     def _take_joined(self) -> bool:
-        """What else the turn answers, at its shortest; False if this level shows all of it, and cannot.
+        """Take the other questions of the turn, at their shortest; return False if this level must show all and cannot.
 
-        It leaves half of the room to the newest round, as far as that wants it, and room for the mark.
+        Half of the room is left to the newest round, as far as it needs that, and room for the marker.
         """
         wanted = rounds.joined(self._rounds, self._shown, self._messages)
         forms = {nth: rounds.floored(self._rounds, self._unshortened[nth]) for nth in wanted}
@@ -197,7 +197,7 @@ class _Attempt:
         return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
 
     def _take_included(self) -> None:
-        """What was asked for by name, at its shortest, one after the other as far as their share goes."""
+        """Take evidence that was asked for by name, at its shortest and in order, as far as its share goes."""
         self._included = self._room * self._limits.shares.included // 100
         for item in self._items:
             if item.mandatory and not item.critical:
@@ -209,7 +209,7 @@ class _Attempt:
                 self._chosen[item.id] = form
 
     def _mark_room(self) -> int:
-        """What is kept for the mark, or for all that it would stand for if that is less; 0 if there is no room."""
+        """Return the room kept for the marker, or for all it would stand for if that is less; 0 if there is no room."""
         marker = self._sources.marker
         if marker is None or not self._messages:
             return 0
@@ -220,7 +220,7 @@ class _Attempt:
         return room if room <= self._room else 0
 
     def _tokens_of_others(self, most: int) -> int:
-        """What the rounds take that need not be shown, counted as far as that matters."""
+        """Return the tokens of the rounds that need not be shown, counted up to `most`."""
         total = 0
         for nth in range(self._rounds.number):
             if nth not in self._shown:
@@ -230,13 +230,13 @@ class _Attempt:
         return total
 
     def _all_whole(self, critical: Sequence[Item], must: dict[int, Form], held: int) -> bool:
-        """Whether all that must be shown can be shown whole beside the mark, which is what level moderate means."""
+        """Return True if everything required fits whole beside the marker, as level moderate demands."""
         more = sum(self._forms.whole(item).tokens - self._forms.least(item).tokens for item in critical)
         more += sum(self._unshortened[nth].tokens - form.tokens for nth, form in must.items())
         return more <= self._room - held
 
     def _grow(self) -> None:
-        """What is there at its shortest gets longer: what the turn answers, the newest round, pins, evidence."""
+        """Lengthen what is shown at its shortest: the turn's questions, the newest round, pins, evidence."""
         critical = [one for one in self._chosen.values() if one.item.critical]
         wanted = sum(self._forms.whole(one.item).tokens - one.tokens for one in critical)
         asked = self._grow_asked(wanted)
@@ -249,7 +249,7 @@ class _Attempt:
             self._included -= self._regrow(one.item, min(self._room, self._included))
 
     def _grow_asked(self, wanted: int) -> dict[int, int]:
-        """What the turn answers: all of it, or half of the room if the newest round wants the rest."""
+        """Lengthen the turn's questions: to all they need, or half of the room if the newest round needs the rest."""
         newest = self._rounds.number - 1
         asked = {nth: self._missing(nth) for nth in self._shown if nth != newest and self._rounds.asked(nth)}
         room = self._asked_room(self._said_room(wanted) + self._joined) - self._joined if asked else 0
@@ -258,27 +258,27 @@ class _Attempt:
         return asked
 
     def _asked_room(self, room: int) -> int:
-        """What the turn's questions may take of some room: the newest round may want half of it."""
+        """Return the part of some room that the turn's questions may take: the newest round may need half of it."""
         return max(room // 2, room - self._missing(self._rounds.number - 1))
 
     def _said_room(self, wanted: int) -> int:
-        """What the conversation may take, if critical evidence wants so much more."""
+        """Return the room of the conversation, if critical evidence wants `wanted` more tokens."""
         return max(self._room * self._limits.shares.conversation // 100, self._room - wanted)
 
     def _missing(self, nth: int) -> int:
         return self._unshortened[nth].tokens - self._shown[nth].tokens
 
     def _lengthen(self, nth: int, more: int) -> None:
-        """A round that is shown made longer by up to so many tokens."""
+        """Lengthen a shown round by up to `more` tokens."""
         short = self._shown[nth]
         form = self._rounds.within(self._unshortened[nth], short.tokens + more)
         if form.left_out > short.left_out:
-            return  # How much fits is found by trying: it may miss what is shown already.
+            return  # The length that fits is found by search, which may miss the form that is shown already.
         self._shown[nth] = form
         self._room -= form.tokens - short.tokens
 
     def _regrow(self, item: Item, more: int) -> int:
-        """An item made longer by up to so many tokens; gives how many it took."""
+        """Lengthen an item by up to `more` tokens; return the tokens that it took."""
         before = self._chosen[item.id].tokens
         form = self._forms.within(item, before + more)
         form = form if form.tokens <= before + more else self._chosen[item.id]
@@ -287,16 +287,16 @@ class _Attempt:
         return form.tokens - before
 
     def _evidence_room(self) -> int:
-        """What evidence may take before the conversation is asked."""
+        """Return the room that evidence may take before older rounds are chosen."""
         share = self._total * (100 - self._limits.shares.conversation) // 100
         return min(self._room, max(0, share - sum(form.tokens for form in self._chosen.values())))
 
     def _add_items(self, room: int) -> None:
-        """Optional evidence in order; what does not fit is skipped, and the next one tried."""
+        """Add optional evidence in order; what does not fit is skipped, and the next one tried."""
         memory = self._total * self._limits.shares.memory // 100
         memory -= sum(form.tokens for form in self._chosen.values() if form.item.kind == "memory")
-        # What was asked for by name is there at its shortest, or there was no room even for that: then there is none
-        # for evidence that nobody asked for.
+        # Evidence that was asked for by name is there at its shortest, or there was no room even for that: then there
+        # is none for evidence that was not asked for.
         full = any(item.mandatory and item.id not in self._chosen for item in self._items)
         for item in self._items:
             if item.id in self._chosen or item.mandatory or (full and item.kind == "evidence"):
@@ -314,10 +314,10 @@ class _Attempt:
             room -= form.tokens
             memory -= form.tokens if item.kind == "memory" else 0
 
-    # what came of it
+    # Results
 
     def _too_small(self, required: int, must: dict[int, Form], critical: Sequence[Item]) -> BudgetTooSmall:
-        """There is no pack, and what must be shown is told part by part."""
+        """Return the error that lists everything that must be shown."""
         crumb = 0 if self._crumbs is None else self._crumbs.estimated_tokens
         beside = (*self._sources.fixed_parts(), Part("the breadcrumb", crumb))
         evidence = [self._forms.least(item).tokens for item in critical]

@@ -1,9 +1,8 @@
-"""The two tools for an agent's own past, as a model is told about them, and their arguments as it meant them.
+"""The two tools for an agent's own past, `expand` and `search_history`: definitions, arguments and pages.
 
-A page of what was said: as much as fits a number of tokens, each piece behind its label, and where to read on.
-
-Pieces are data of others. They stand between marks, so that none can pretend to be a label, or the end of the page.
-Only as many pieces are looked at as the page can show.
+Arguments are parsed as leniently as models write them. A page shows as much as fits a number of tokens, each piece
+behind its label, and says where to read on. Pieces are data from others: they stand between marks, so that none can
+pretend to be a label, or the end of the page.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ NAMES: Final = frozenset(tool.name for tool in HISTORY_TOOLS)
 
 
 def as_meant(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
-    """The arguments of a call as they are meant, or what is wrong with them."""
+    """Parse the arguments of a call leniently; return them, or a text that says what is wrong."""
     example = '{"handle": "m57"}' if name == EXPAND else '{"query": "booking code"}'
     if isinstance(arguments, str):
         try:
@@ -89,7 +88,7 @@ def as_meant(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
         given = f"m{min(max(given, 0), _LARGEST)}"
     if not isinstance(given, str):
         return {}, f"{name} needs {wanted}, as text. Write an object such as {example}."
-    # What a model writes goes into the journal: as text that can be stored.
+    # Arguments go into the journal, so they must be storable text.
     text = given[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "")
     if name == EXPAND:
         return {"handle": text, "offset": max(0, _number(arguments.get("offset"), 0))}, None
@@ -97,7 +96,7 @@ def as_meant(name: str, arguments: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _number(given: Any, default: int) -> int:
-    """A whole number, as loosely as models write them."""
+    """Return a whole number, parsed as loosely as models write them."""
     try:
         number = default if given is None or isinstance(given, bool) else int(float(given))
     except (TypeError, ValueError, OverflowError):
@@ -106,14 +105,14 @@ def _number(given: Any, default: int) -> int:
 
 
 CHARACTERS_PER_TOKEN: Final = 8
-"""More than this is data without words, and need not be shown at its shortest."""
+"""Text with more characters per token is data without words, and need not be shown in full."""
 LONGEST_NAME: Final = 64
 
 Count = Callable[[str], int]
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """One text with its name, and who said it. `onwards` names it and all that follows, if there is such a name."""
+    """One text with its name and its speaker. `next_name` names it and everything after it, if there is such a name."""
 
     name: str
     who: str
@@ -123,7 +122,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Which page of something is wanted: from a character on, within a number of tokens."""
+    """A request for a page: from a character on, within a number of tokens."""
 
     name: str
     offset: int
@@ -142,7 +141,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def page(pieces: Iterable[Piece], wanted: Page, count: Count, mark: Mark) -> str:
-    """The longest page that fits; it shows at least one character, and says what follows."""
+    """Return the longest page that fits. It shows at least one character, and says what follows."""
     source = iter(pieces)
     parts = _from(source, wanted)
     most = wanted.max_tokens * CHARACTERS_PER_TOKEN
@@ -153,7 +152,7 @@ def page(pieces: Iterable[Piece], wanted: Page, count: Count, mark: Mark) -> str
     laid_out = _Layout(parts, next(source, None), wanted, mark)
     low, high = 1, min(size, most)
     while low < high:
-        # All of it, if that fits; else the middle of what may fit.
+        # Try all of it first, if that may fit; else the middle of what may fit.
         tried = high if high == size else (low + high + 1) // 2
         fits = count(laid_out.shown(tried)) <= wanted.max_tokens
         low, high = (tried, high) if fits else (low, tried - 1)
@@ -161,7 +160,7 @@ def page(pieces: Iterable[Piece], wanted: Page, count: Count, mark: Mark) -> str
 
 
 def _from(source: Iterator[Piece], wanted: Page) -> list[_Part]:
-    """The first part of the page: the piece that has the character at the offset."""
+    """Return the first part of the page: the piece that has the character at the offset."""
     before = 0
     for piece in source:
         if wanted.offset < before + len(piece.text):
@@ -171,14 +170,14 @@ def _from(source: Iterator[Piece], wanted: Page) -> list[_Part]:
 
 
 class _Layout:
-    """Parts of a page. `ahead` is what comes after them, if anything does."""
+    """The layout of a page's parts. `ahead` is the piece after them, if there is one."""
 
     def __init__(self, parts: list[_Part], ahead: Piece | None, wanted: Page, mark: Mark) -> None:
         self._parts, self._ahead, self._wanted, self._mark = parts, ahead, wanted, mark
         self._size = sum(part.size for part in parts)
 
     def shown(self, size: int) -> str:
-        """The first `size` characters, each piece behind its label, and what to ask for to read on."""
+        """Render the first `size` characters, each piece behind its label, and the handle to read on with."""
         lines: list[str] = []
         left = size
         for number, part in enumerate(self._parts):
@@ -196,7 +195,7 @@ class _Layout:
         return fenced(label, piece.text[part.start : end], self._mark(piece.name))
 
     def _onwards(self, number: int, end: int, size: int) -> list[str]:
-        """Where to read on after a character of a part; nothing after the last one."""
+        """Return the line that says where to read on after a character of a part; nothing after the last one."""
         piece = self._parts[number].piece
         if end == len(piece.text):
             following = self._parts[number + 1].piece if number + 1 < len(self._parts) else self._ahead
@@ -211,6 +210,6 @@ class _Layout:
 
 
 def plain(name: str) -> str:
-    """A name that can stand outside the marks: printable, short and in one line."""
+    """Return a name that can stand outside the marks: printable, short and on one line."""
     fine = len(name) <= LONGEST_NAME and name.isascii() and name.isprintable() and "<" not in name
     return name if fine else "the same handle"

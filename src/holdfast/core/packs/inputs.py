@@ -1,6 +1,6 @@
-"""What a pack is made from, on which terms, and what came of it: records that go in and out of fitting.
+"""Records that go in and out of fitting, and the errors if no pack is possible.
 
-Why there is no pack: what must be shown, part by part with what each takes, and what makes it less.
+The errors name the parts that must be shown, their tokens, and how to reduce them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.records.packs import CompactionLevel, Decision, Segment
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """How a budget is divided, in hundredths."""
+    """The division of a budget, in hundredths."""
 
     conversation: int = 60
     included: int = 75
@@ -24,7 +24,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be shown, and how a window moves."""
+    """The limits on the size of a pack, and on the movement of its window."""
 
     budget: int
     max_messages: int
@@ -39,25 +39,25 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that may be shown."""
 
     fixed: int
-    """What the system prompt, tools and notes take, with what a provider puts around a request."""
+    """Tokens of the system prompt, tools and notes, and of what a provider puts around a request."""
     crumbs: Segment | None
     last_crumb: Segment | None
     rounds: Rounds
     complete: bool
-    """Whether these are all rounds that no summary covers."""
+    """True if these are all rounds that no summary covers."""
     summaries: tuple[Segment, ...]
     hidden: bool
-    """Whether there are messages that neither these rounds nor these summaries stand for."""
+    """True if there are messages that neither these rounds nor these summaries stand for."""
     items: tuple[Item, ...]
     forms: Items
     marker: Segment | None
-    """What stands for earlier messages that are not shown, at its longest."""
+    """The marker for earlier messages that are not shown, at its longest."""
     fixed_parts: Callable[[], Sequence[Part]] = tuple
-    """What `fixed` consists of, for who is told that it is too much."""
+    """The parts that `fixed` consists of, for the error if they are too large."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown."""
+    """The choice of what is shown."""
 
     level: CompactionLevel
     crumbs: Segment | None
@@ -65,15 +65,15 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     marked: bool
     rounds: dict[int, Form]
     start: int
-    """The first round of the window; what is shown before it is pinned, or what the turn answers."""
+    """The first round of the window; rounds shown before it are pinned, or questions that the turn answers."""
     items: tuple[ItemForm, ...]
     decisions: tuple[Decision, ...]
 
 
 NAMED = 3
-"""How many parts are named, the largest first."""
+"""The number of parts that the error names, the largest first."""
 MATTERS = 10
-"""Of what is needed, a part must take one in so many to be worth making smaller."""
+"""The error gives advice only on parts that take at least one in this many of the required tokens."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -82,16 +82,16 @@ class Part(msgspec.Struct, frozen=True):
     name: str
     tokens: int
     helps: str = ""
-    """What makes it smaller, as something to do; nothing if only a larger budget does."""
+    """The advice to make it smaller; empty if only a larger budget helps."""
     count: int = 0
-    """How many there are, where that says something."""
+    """The number of messages or items, if more than one."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.tokens} ({self.count})" if self.count > 1 else f"{self.name} {self.tokens}"
 
 
 def round_parts(rounds: Rounds, must: Mapping[int, Form], evidence: Sequence[int]) -> tuple[Part, ...]:
-    """The conversation that must be shown, and the tokens of critical evidence."""
+    """Return the required parts of the conversation, and critical evidence."""
     newest = rounds.number - 1
     asked = [form for nth, form in must.items() if nth != newest and rounds.asked(nth)]
     pinned = [form for nth, form in must.items() if nth != newest and not rounds.asked(nth)]
@@ -111,7 +111,7 @@ def _part(name: str, forms: Sequence[Form], helps: str = "") -> Part:
 
 
 def too_small(budget: int, required: int, parts: Sequence[Part]) -> BudgetTooSmall:
-    """Not enough tokens, and where they would go."""
+    """Return the error for too few tokens, with the largest parts."""
     largest = sorted((part for part in parts if part.tokens > 0), key=lambda part: -part.tokens)[:NAMED]
     told = f" (the most: {', '.join(map(str, largest))})" if largest else ""
     advice = [f", or {part.helps}" for part in largest if part.helps and part.tokens * MATTERS >= required]
@@ -123,7 +123,7 @@ def too_small(budget: int, required: int, parts: Sequence[Part]) -> BudgetTooSma
 
 
 def too_few(most: int, required: int) -> BudgetTooSmall:
-    """Not enough messages."""
+    """Return the error for too few messages."""
     return BudgetTooSmall(
         f"A pack of {most} messages is too small: the first instructions, what is pinned, what the turn answers and "
         f"the newest round need {required} messages. Raise max_messages to that.",

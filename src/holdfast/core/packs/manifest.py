@@ -1,13 +1,8 @@
-"""A pack by its pieces: where each came from, in the order shown. So it can be made again, and compared.
+"""The manifest of a pack: the origin of each piece, in the order shown, and the reason for each decision.
 
-Rounds that follow each other and are shown as they were said are one piece, however many they are.
-
-What a journaled pack says about itself when it is shown again: its evidence and what became of each candidate.
-
-Only what was shown and what was left out is journaled, so some of what the packer knew is not known any more: what a
-piece would take whole, and whether evidence was asked for by name.
-
-Why something is in a pack or not: one word in the journal, a sentence for people.
+A journaled manifest is enough to rebuild a pack and to compare it. Consecutive rounds that are shown unchanged are one
+piece. A reason is one word in the journal and a sentence for people. What is not journaled is no longer known when a
+pack is shown again: the tokens that a piece would take whole, and if evidence was asked for by name.
 """
 
 from __future__ import annotations
@@ -30,11 +25,11 @@ from holdfast.records.sessions import Summary
 Follows = Mapping[tuple[str, int], tuple[str, int]]
 
 RENDERER = 1
-"""Which way of making text out of pieces; a later release keeps this one and adds another."""
+"""The version of the renderer; a later release keeps this one and adds another."""
 
 
 def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, ...]:
-    """What segments were made from; `follows` says which message comes after which on the line."""
+    """Return the pieces that segments were made from; `follows` maps each message to the next one of the thread."""
     found: list[PackedPiece] = []
     for segment in segments:
         for index, origin in enumerate(segment.origins):
@@ -64,7 +59,7 @@ def pieces(segments: Sequence[Segment], follows: Follows) -> tuple[PackedPiece, 
 
 
 def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPiece | None:
-    """Two neighbours as one piece, if nothing lies between them and neither was cut."""
+    """Join two neighbours into one piece if nothing lies between them and neither was cut; else return None."""
     plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
     if not plain or one.part or other.part or one.stream is None or other.stream is None:
         return None
@@ -76,7 +71,7 @@ def _joined(one: PackedPiece, other: PackedPiece, follows: Follows) -> PackedPie
 
 
 def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Follows) -> int:
-    """How many tokens at the beginning of these segments are the same as in an earlier pack; 0 if there was none."""
+    """Return the tokens of the segments at the beginning that are the same as in an earlier pack."""
     earlier = list(before)
     total = doubtful = at = 0
     reached: int | None = None
@@ -87,11 +82,11 @@ def common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], fo
             reached = origin.last if _is_run(earlier[at]) and origin.last != earlier[at].last else None
             at += reached is None
         if not earlier or (reached is None and at < len(earlier) and _is_of(earlier[at], segment)):
-            return total  # The earlier pack had more of this one.
+            return total  # The earlier pack had more of this segment.
         doubtful += segment.estimated_tokens
         if reached is None or 0 not in [message.version for message in segment.messages]:
             total, doubtful = total + doubtful, 0
-        # Else a result was made up here. It was then, too, if the same came next.
+        # Otherwise a synthetic result was added here; the same happened then if the same piece came next.
     return total
 
 
@@ -104,7 +99,7 @@ def _is_of(piece: PackedPiece, segment: Segment) -> bool:
 
 
 def _same(piece: PackedPiece, origin: Origin, reached: int | None, follows: Follows) -> bool:
-    """Whether a piece goes on with this; of a run that has begun, `reached` was the last message."""
+    """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
     if not _is_run(piece) or not _is_run(origin):
         return reached is None and _identity(piece) == _identity(origin)
     if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
@@ -122,7 +117,7 @@ def _identity(piece: Any) -> tuple[Any, ...]:
 
 
 def digest(secret: bytes, tenant: str, packed: Packed) -> str:
-    """A name for exactly what is shown, which says nothing to who does not have the journal."""
+    """Return a digest of exactly what is shown. It reveals nothing to anyone without the journal's secret."""
     shown = {
         "system": packed.system,
         "tools": msgspec.to_builtins(packed.tools),
@@ -133,13 +128,13 @@ def digest(secret: bytes, tenant: str, packed: Packed) -> str:
 
 
 def said(segments: Sequence[Segment]) -> Iterator[Message]:
-    """The messages of segments, in order."""
+    """Yield the messages of segments, in order."""
     for segment in segments:
         yield from segment.messages
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """What a provider is shown of a message, whatever is known about it besides."""
+    """Return the fields of a message that a provider sees."""
     shown = Message(
         role=message.role,
         content=message.content,
@@ -156,7 +151,7 @@ _INSTRUCTIONS: Final = ("system", "developer")
 
 
 def retrieved(segment: Segment, piece: PackedPiece, source: str | None) -> RetrievedEvidence:
-    """Evidence as it was shown."""
+    """Return evidence as it was shown."""
     return RetrievedEvidence(
         handle_id=piece.id,
         type=piece.part or "",
@@ -170,12 +165,12 @@ def retrieved(segment: Segment, piece: PackedPiece, source: str | None) -> Retri
 
 
 def omitted(facts: ContextPacked) -> tuple[str, ...]:
-    """The names of what is not shown."""
+    """Return the names of what is not shown."""
     return tuple(one.id for one in (*_left_out(facts, summaries=True), *_earlier(facts), *_left_out(facts)))
 
 
 def decisions(facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]) -> tuple[Decision, ...]:
-    """What was shown and what was not: rounds, summaries, then the rest, of which what was shown comes first."""
+    """Return the decisions in order: rounds, omitted summaries, shown ones, earlier messages, and the other items."""
     told = [one for one in segments if one.kind == "conversation" and one.id != EARLIER]
     items = [*_of(segments, "evidence"), *_of(segments, "memory")]
     pairs = zip(_of(segments, "summary"), summaries, strict=True)
@@ -209,7 +204,7 @@ def _shown(segment: Segment, reason: str) -> Decision:
 
 
 def _reasons(segments: Sequence[Segment], told: Sequence[Segment]) -> list[str]:
-    """Why each round was shown: the first instructions stand right after the brief."""
+    """Return the reason of each round; the first instructions stand right after the brief."""
     first = 0
     for segment in segments[1:]:
         if segment.kind != "conversation" or not all(one.role in _INSTRUCTIONS for one in segment.messages):
@@ -229,7 +224,7 @@ def _earlier(facts: ContextPacked) -> list[Decision]:
 
 
 def _left_out(facts: ContextPacked, *, summaries: bool = False) -> list[Decision]:
-    """Summaries or the rest, with what was noted of them."""
+    """Return the decisions about omitted summaries, or about everything else that was omitted."""
     return [
         Decision(
             id=one.id,
@@ -271,12 +266,12 @@ REASONS: Final[dict[str, str]] = {
 
 
 def sentence(reason: str) -> str:
-    """A reason in words."""
+    """Return a reason in words."""
     return REASONS.get(reason, reason)
 
 
 def decided(whole: ItemForm, form: ItemForm | None, why_not: str) -> Decision:
-    """What became of evidence or a memory: the form in which it is shown, or why it is not."""
+    """Return the decision about evidence or a memory: the form in which it is shown, or the reason why it is not."""
     item = whole.item
     reason = "critical" if item.critical else "asked_for" if item.mandatory else "fits"
     return Decision(

@@ -1,14 +1,8 @@
 """Rounds of a conversation in the forms that a pack may show: whole, light, or shortened to a number of tokens.
 
-How a form was made is its recipe, and `remade` does the same again, in any later release.
-
-What a turn answers: two of its questions always, each with words of its own, and the others as far as they fit.
-
-The message that began a turn and the newest that a user said in it are in every pack. What else joined it is wanted
-before anything older, the newest first, and gives way one by one: it is never why there is no pack. A question that is
-shown is whole if it is short, and has words from both of its ends if not: a mark alone is no question.
-
-Sharing room among those that want some: the small ones get what they want, the large ones as much as each other.
+The steps that made a form are its recipe, and `remake_round` repeats them, in any later release. The message that began
+a turn and the newest user message in it are in every pack; other questions of the turn come before anything older, and
+are dropped one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Rounds:
-    """The rounds of one line, measured when they are looked at."""
+    """The rounds of one thread, measured when they are looked at."""
 
     def __init__(
         self,
@@ -51,41 +45,44 @@ class Rounds:
         asked: frozenset[Place] = frozenset(),
         since: Place | None = None,
     ) -> None:
-        """`asked` are the messages that a turn answers; `since` is the one from which on none is missing."""
+        """Take the rounds of a conversation.
+
+        `asked` are the messages that a turn answers; from `since` on, no message of the thread is missing.
+        """
         self.talk = talk
         self.line = line
         self._abbreviate = abbreviate
         self._whole: dict[int, Form] = {}
         self._light: dict[int, Form] = {}
         self.number = talk.rounds
-        """How many there are."""
+        """The number of rounds."""
         self.count = talk.limits.count or talk.count
         self.all_pinned = _pinned_rounds(talk)
-        """Those that somebody pinned, oldest first."""
+        """Pinned rounds, oldest first."""
         self.all_asked = _asked_rounds(talk, asked)
-        """Those that the turn answers, oldest first."""
+        """Rounds that the turn answers, oldest first."""
         self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
         self.unbroken = _unbroken_from(talk, since)
-        """From this one on none is missing between them."""
+        """From this round on, none is missing."""
 
     def name(self, message: Message) -> str | None:
-        """What a model asks for to read a message whole."""
+        """Return the handle by which a model can read a message whole."""
         return handle_of(message, self.line) or None
 
     def pinned(self, nth: int) -> bool:
-        """Whether a round must be shown, with all of its calls, because somebody pinned it."""
+        """Return True if a round must be shown, with all of its calls, because it is pinned."""
         return nth in self.all_pinned
 
     def asked(self, nth: int) -> bool:
-        """Whether a round is what the turn answers: what is shown without it is no question."""
+        """Return True if a round is a question that the turn answers."""
         return nth in self.all_asked
 
     def answered(self, nth: int) -> bool:
-        """Whether it is one of the two questions that no pack of the turn is without: the first and the newest."""
+        """Return True if it is the first or the newest question of the turn, which every pack shows."""
         return nth in self._answered
 
     def always(self, nth: int) -> bool:
-        """Whether a round comes before any other, however old it is."""
+        """Return True if a round comes before others, however old it is."""
         return nth in self.all_pinned or nth in self.all_asked
 
     @property
@@ -94,13 +91,13 @@ class Rounds:
         return sorted({*self.all_pinned, *self._answered})
 
     def reached(self, first: int, shown: Container[int]) -> int:
-        """Where a window from a round on begins: what is shown in any case just before it is part of it."""
+        """Return the start of a window from a round on, extended by shown rounds directly before it."""
         while first > self.unbroken and first - 1 in shown:
             first -= 1
         return first
 
     def whole(self, nth: int) -> Form:
-        """As it was said."""
+        """Return a round as it is in the thread."""
         known = self._whole.get(nth)
         if known is None:
             messages = self.talk.round(nth)
@@ -109,7 +106,7 @@ class Rounds:
         return known
 
     def light(self, nth: int) -> Form:
-        """At level light."""
+        """Return a round at level light."""
         known = self._light.get(nth)
         if known is None:
             known = self._light[nth] = self._lighter(self.whole(nth))
@@ -127,7 +124,7 @@ class Rounds:
         return Form(messages, sum(map(self.count, messages)), (f"{LIGHT}:{self._abbreviate}",), left_out)
 
     def within(self, form: Form, room: int, order: Sequence[What] | None = None) -> Form:
-        """A form in at most `room` tokens, as far as shortening can do that."""
+        """Shorten a form to at most `room` tokens, as far as possible."""
         if form.tokens <= room:
             return form
         more = {} if order is None else {"order": order}
@@ -136,7 +133,7 @@ class Rounds:
         return Form(short.messages, short.tokens, (*form.recipe, *short.recipe), left_out)
 
     def fewer(self, form: Form, most: int) -> Form:
-        """A round of at most so many messages, which are two or more, with its newest calls."""
+        """Reduce a round to at most `most` messages, which must be two or more, keeping its newest calls."""
         if len(form.messages) <= most:
             return form
         thin = thinned(form.messages, most)
@@ -146,7 +143,7 @@ class Rounds:
 
 
 def _length(message: Message) -> int:
-    """Characters of a message with its calls and results."""
+    """Return the characters of a message with its calls and results."""
     called = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.text) + called + sum(len(json_text(one.result)) for one in message.tool_results)
 
@@ -167,7 +164,7 @@ def _unbroken_from(talk: Conversation, since: Place | None) -> int:
 
 
 def _asked_rounds(talk: Conversation, asked: frozenset[Place]) -> dict[int, None]:
-    """What users say is a round of its own."""
+    """Return the rounds of these messages: every user message is a round of its own."""
     if not asked:
         return {}
     heads = map(talk.head, range(talk.rounds))
@@ -179,7 +176,7 @@ def _is_pinned(message: Message) -> bool:
 
 
 def lighter(messages: Sequence[Message], most: int, name: Name) -> tuple[list[Message], int]:
-    """Messages at level light, and how many characters that left out."""
+    """Return messages at level light, and the number of characters left out."""
     shown, left_out = [], 0
     for message in messages:
         form, missing = light(message, most, name(message))
@@ -189,12 +186,12 @@ def lighter(messages: Sequence[Message], most: int, name: Name) -> tuple[list[Me
 
 
 def remade(messages: Sequence[Message], recipe: Sequence[str], line: str) -> list[Message]:
-    """A round in the form that a recipe names."""
+    """Return a round in the form that a recipe names."""
     return retold(messages, recipe, line)[0]
 
 
 def retold(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tuple[list[Message], int]:
-    """A round in the form that a recipe names, and how many characters that leaves out."""
+    """Return a round in the form that a recipe names, and the number of characters left out."""
 
     def name(message: Message) -> str | None:
         return handle_of(message, line) or None
@@ -216,11 +213,11 @@ def retold(messages: Sequence[Message], recipe: Sequence[str], line: str) -> tup
 SHORT = 400
 """Characters of a question that is never cut."""
 WORDS = 200
-"""Characters of a longer one that are left at least, from its beginning and its end."""
+"""Characters that a longer question keeps at least, from its beginning and its end."""
 
 
 def floored(rounds: Rounds, form: Form) -> Form:
-    """A question at its shortest."""
+    """Return a question at its shortest."""
     lengths = {at: length for at, length in enumerate(_lengths(form.messages[0])) if length}
     if sum(lengths.values()) <= SHORT:
         return form
@@ -233,25 +230,25 @@ def floored(rounds: Rounds, form: Form) -> Form:
 
 
 def _lengths(message: Message) -> list[int]:
-    """Characters of each text of a message."""
+    """Return the number of characters of each text of a message."""
     if not isinstance(message.content, list):
         return [len(message.content or "")]
     return [len(str(part.get("text") or "")) for part in message.content if part.get("type") == "text"]
 
 
 def least(rounds: Rounds, nth: int, form: Form) -> Form:
-    """A round that must be shown, as short as it may get."""
+    """Return the shortest form of a round that must be shown."""
     return floored(rounds, form) if rounds.answered(nth) else rounds.within(form, 0)
 
 
 def joined(rounds: Rounds, shown: Mapping[int, Form], messages: int) -> list[int]:
-    """Questions that are wanted and not shown yet, newest first; no more than so many messages."""
+    """Return the questions that are wanted and not shown yet, newest first; at most `messages` of them."""
     found = [nth for nth in rounds.all_asked if nth not in shown]
     return found[::-1][: max(messages, 0)]
 
 
 def taken(forms: Mapping[int, Form], room: int) -> dict[int, Form]:
-    """Those that fit, one after the other up to the first that does not: more room never loses one."""
+    """Return the forms that fit, in order up to the first that does not: more room never loses one."""
     found: dict[int, Form] = {}
     for nth, form in forms.items():
         if form.tokens > room:
@@ -262,7 +259,7 @@ def taken(forms: Mapping[int, Form], room: int) -> dict[int, Form]:
 
 
 def evenly(wanted: Mapping[int, int], room: int) -> dict[int, int]:
-    """How much each may take of `room`, by how much it wants. Nobody gets more than that."""
+    """Divide `room` by what each claim wants. No claim gets more than it wants."""
     shares: dict[int, int] = {}
     left = max(room, 0)
     for number, (nth, want) in enumerate(sorted(wanted.items(), key=lambda one: (one[1], one[0]))):

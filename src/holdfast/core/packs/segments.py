@@ -1,8 +1,7 @@
-"""Evidence and memories in the forms that a pack may show: whole, or their ends around a marker.
+"""Segments of a pack other than rounds: evidence, memories, notes, breadcrumbs, summaries, and the omission marker.
 
-All of it is data: it stands between marks, in a message of the user's role, whatever it says.
-
-The pieces of a pack that are neither rounds nor evidence: notes, breadcrumbs, summaries, a mark for the rest.
+Evidence and memories are data: they stand between marks, in a message of the user's role. Only trusted summaries and
+memories get the system role.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CountMessage = Callable[[Message], int]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may be shown beside the conversation. `text` is as it was found."""
+    """Evidence or a memory that may be shown beside the conversation. `text` is as it was found."""
 
     id: str
     kind: SegmentKind
@@ -42,7 +41,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def critical(self) -> bool:
-        """Whether a pack without it is none."""
+        """True if a pack must show it."""
         return self.priority == "critical"
 
 
@@ -54,12 +53,12 @@ class ItemForm(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """What it takes."""
+        """The tokens of this form."""
         return self.segment.estimated_tokens
 
 
 def in_order(items: Sequence[Item]) -> list[Item]:
-    """Those that were asked for first, then by priority, relevance, recency, and the order in which they came."""
+    """Sort items: those asked for by name first, then by priority, relevance, recency and position."""
 
     def place(item: Item) -> tuple[bool, int, float, int, int]:
         score = PRIORITY_SCORE[item.priority]
@@ -69,7 +68,7 @@ def in_order(items: Sequence[Item]) -> list[Item]:
 
 
 class Items:
-    """Forms of items: how they are shown, and what that costs."""
+    """The forms of items, with their tokens, each made once."""
 
     def __init__(self, mark: Mark, count: CountMessage) -> None:
         self._mark = mark
@@ -78,14 +77,14 @@ class Items:
         self._least: dict[str, ItemForm] = {}
 
     def whole(self, item: Item) -> ItemForm:
-        """With all of its text."""
+        """Return an item with all of its text."""
         known = self._whole.get(item.id)
         if known is None:
             known = self._whole[item.id] = self._form(item, item.text, None, 0)
         return known
 
     def least(self, item: Item) -> ItemForm:
-        """As short as it can get."""
+        """Return an item as short as it can get."""
         known = self._least.get(item.id)
         if known is None:
             text, left_out = cut(item.text, 0, item.id)
@@ -94,7 +93,7 @@ class Items:
         return known
 
     def within(self, item: Item, room: int) -> ItemForm:
-        """In at most `room` tokens if that is possible, else as short as it gets."""
+        """Return an item in at most `room` tokens if possible, else as short as it gets."""
         whole = self.whole(item)
         if whole.tokens <= room:
             return whole
@@ -124,19 +123,19 @@ class Items:
 
 
 def shown(label: str, text: str, id: str, kind: str, trust: str, mark: Mark) -> Message:
-    """A piece that is not of the conversation, as a message. The system's role is only for who may instruct."""
+    """Return an item or summary as a message. Only trusted ones get the system role."""
     if kind in ("summary", "memory") and trust in TRUSTED:
         return Message(role="system", content=f"{label}\n{text}", synthetic=True, trust=trust)
     return Message(role="user", content=fenced(label, text, mark(id)), synthetic=True, trust=trust)
 
 
 def remade_text(text: str, recipe: str | None, id: str) -> str:
-    """A text cut as a recipe says."""
+    """Return a text cut by a recipe."""
     return text_as_cut(text, recipe, id)[0]
 
 
 def text_as_cut(text: str, recipe: str | None, id: str) -> tuple[str, int]:
-    """A text cut as a recipe says, and how many characters that leaves out."""
+    """Return a text cut by a recipe, and the number of characters left out."""
     return (text, 0) if recipe is None else cut(text, int(recipe.partition(":")[2]), id)
 
 
@@ -145,12 +144,12 @@ Crumb = tuple[FrameBreadcrumb, Origin]
 BREADCRUMBS = "breadcrumbs"
 EARLIER = "earlier"
 LAST_GOAL = 40
-"""Characters of a goal, where nothing but the last breadcrumb is left."""
+"""Characters of a goal, where only the last breadcrumb is left."""
 DOTS = "…"
 
 
 def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segment, ...]:
-    """Parts of a brief that may not instruct, each a segment of its own."""
+    """Return the parts of a brief that may not give instructions, each as a segment."""
     return tuple(
         Segment(
             kind="brief",
@@ -168,19 +167,19 @@ def note_segments(notes: Sequence[Message], count: CountMessage) -> tuple[Segmen
 def crumb_segments(
     crumbs: Sequence[Crumb], mark: Mark, count: CountMessage, most: int
 ) -> tuple[Segment | None, Segment | None]:
-    """All breadcrumbs as one message, and the last one alone, as short as it is of use."""
+    """Return all breadcrumbs as one segment, and the last one alone, as short as is useful."""
     if not crumbs:
         return None, None
     kept = [replace(origin, cut=f"goal:{_goal_length(crumb.goal, count, most)}") for crumb, origin in crumbs]
     goals = [crumb.goal for crumb, _ in crumbs]
-    # Of a goal that is hardly longer, the cut form may take more.
+    # Cutting a goal that is hardly longer may take more tokens than it saves.
     short = replace(kept[-1], cut=f"goal:{LAST_GOAL}")
     last = [crumb_segment(goals[-1:], [one], mark, count) for one in (short, kept[-1])]
     return crumb_segment(goals, kept, mark, count), min(last, key=lambda segment: segment.estimated_tokens)
 
 
 def _goal_length(goal: str, count: CountMessage, most: int) -> int:
-    """How many characters of a goal one breadcrumb may have."""
+    """Return the number of characters of a goal that fit into one breadcrumb."""
     if _line_tokens(goal, count) <= most:
         return len(goal)
     low, high = 0, len(goal)
@@ -195,7 +194,7 @@ def _line_tokens(goal: str, count: CountMessage) -> int:
 
 
 def crumb_segment(goals: Sequence[str], origins: Sequence[Origin], mark: Mark, count: CountMessage) -> Segment:
-    """Breadcrumbs, each cut as its origin says. They are data: whoever pushed a frame may have been told its goal."""
+    """Return breadcrumbs as a segment, each cut as its origin says. They are data: a goal may come from anywhere."""
     cut = [_cut_goal(goal, origin.cut) for goal, origin in zip(goals, origins, strict=True)]
     lines = [f"{number}. {goal}" for number, goal in enumerate(cut, 1)]
     text = fenced(WORK_LABEL, "\n".join(lines), mark(BREADCRUMBS))
@@ -219,7 +218,7 @@ def _cut_goal(goal: str, cut: str | None) -> str:
 
 
 def summary_segment(summary: Summary, line: str, mark: Mark, count: CountMessage) -> Segment:
-    """A summary, in the role that the trust of what it was made from allows."""
+    """Return a summary as a segment, in the role that the trust of its sources allows."""
     id = summary_handle(summary.version) if summary.stream == line else summary.id
     message = shown(f"{SUMMARY_LABEL} [{id}]", summary.text, id, "summary", summary.trust, mark)
     return Segment(
@@ -234,7 +233,7 @@ def summary_segment(summary: Summary, line: str, mark: Mark, count: CountMessage
 
 
 def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
-    """What stands for earlier messages that are neither shown nor summarised."""
+    """Return the marker for earlier messages that are neither shown nor summarised."""
     message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")
     return Segment(
         kind="conversation",
@@ -248,12 +247,12 @@ def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segmen
 
 
 def marker_text(left_out: int, *, tools: bool) -> str:
-    """The mark's words: what to do about it is only said to who can."""
+    """Return the marker's text; it mentions the history tools only if the model has them."""
     what = f"[{left_out} earlier messages are not shown"
     return f"{what}; search_history finds them, and expand reads them.]" if tools else f"{what}.]"
 
 
 def remade_marker(cut: str, count: CountMessage) -> Segment:
-    """The same again."""
+    """Return the marker that was shown before."""
     number, _, tools = cut.partition(":")
     return marker_segment(int(number), count, tools=tools == "tools")

@@ -1,11 +1,8 @@
-"""Level light: blanks that say nothing go, and long texts keep their ends. Only prose is touched, where it plainly is.
+"""Level light: remove meaningless blanks and cut the middle of long texts. Only text that is plainly prose is changed.
 
-Prose is told by its sentences and not by what it lacks: code, data and logs come in more kinds than could be listed.
-Whatever else a text may be, it stays as it is: better a text too long than one that no longer parses.
-
-Whether a text is prose: nearly all of its lines are sentences, and nothing in it looks like anything else.
-
-In doubt it is none. What is told apart here decides how journaled packs are shown again, so a later release keeps it.
+Prose is recognised by its sentences and not by what it lacks: code, data and logs come in more kinds than could be
+listed. In doubt a text is not prose and stays as it is: better a text too long than one that no longer parses. These
+rules decide how journaled packs are shown again, so later releases keep them.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _BLANK_LINES: Final = late(r"\n{3,}")
 
 
 def tidied(text: str) -> str:
-    """Prose without trailing blanks and with at most one empty line in a row, outside of fences."""
+    """Return prose without trailing blanks and with at most one empty line in a row, outside of code fences."""
     if "\n\n\n" not in text and " \n" not in text and "\t\n" not in text:
         return text
     kept, end = [], 0
@@ -44,7 +41,7 @@ def _tidied(text: str) -> str:
 
 
 def lightened(text: str, most: int, name: str | None) -> tuple[str, int]:
-    """A text at level light, and how many characters its abbreviation left out."""
+    """Return a text at level light, and the number of characters left out."""
     shorter = tidied(text)
     if len(shorter) <= most or not is_prose(shorter):
         return shorter, 0
@@ -52,7 +49,7 @@ def lightened(text: str, most: int, name: str | None) -> tuple[str, int]:
 
 
 def is_light(message: Message, most: int) -> bool:
-    """Whether there is plainly nothing to do, as for most messages."""
+    """Return True if there is plainly nothing to do, as for most messages."""
     text = message.content
     if message.tool_results or not isinstance(text, str):
         return not message.tool_results and text is None
@@ -62,7 +59,7 @@ def is_light(message: Message, most: int) -> bool:
 
 
 def light(message: Message, most: int, name: str | None) -> tuple[Message, int]:
-    """A message at level light: the same object if there is nothing to do."""
+    """Return a message at level light, and the number of characters left out; the same object if nothing changes."""
     content, left_out = _light(message.content, most, name)
     results = []
     for result in message.tool_results:
@@ -80,7 +77,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _light(value: Any, most: int, name: str | None) -> tuple[Any, int]:
-    """Text or parts; other data is never touched here. What does not change is the same object."""
+    """Lighten a text or parts; other data is not touched. A value that does not change is the same object."""
     if isinstance(value, str):
         shorter, left_out = lightened(value, most, name)
         return (value, 0) if shorter == value else (shorter, left_out)
@@ -135,19 +132,19 @@ _CJK: Final = late(r"[\u3040-\u30ff\u3400-\u9fff]")
 _CJK_END: Final = late(r"[。！？][」』）]*+")  # noqa: RUF001
 
 MOSTLY: Final = 80
-"""Of a hundred lines, how many are sentences at least."""
+"""The least percentage of lines that are sentences."""
 _FEWEST_WORDS: Final = 6
 _SHORTEST, _LONGEST = 3, 60
 """Words of a sentence, on average."""
 _RUNNING: Final = 40
-"""Words of a text that runs on for so long that it may also stop in the middle of a sentence."""
+"""A text of at least this many words may stop in the middle of a sentence."""
 _WRAPPED: Final = 40
-"""Characters of a line that may go on in the next one."""
+"""A line of at least this many characters may continue in the next one."""
 _FEWEST_CJK, _LONGEST_CJK = 10, 120
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text is plainly prose, whose blanks mean nothing and of which a part can be read without the rest."""
+    """Return True if a text is plainly prose: its blanks mean nothing, and a part can be read without the rest."""
     if FENCE.search(text) or _STRUCTURE.search(text) or len(_KEY.findall(text)) >= _FEW_KEYS:
         return False
     lines = sentences = 0
@@ -158,7 +155,7 @@ def is_prose(text: str) -> bool:
 
 
 def _runs(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the lines that they go on in, and how many these are."""
+    """Join lines with the lines that continue them; yield the number of lines and the joined text."""
     run: list[str] = []
     for line in map(str.strip, text.split("\n")):
         if line:
@@ -171,13 +168,13 @@ def _runs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _ends(text: str) -> bool:
-    """Whether a text ends where a sentence does."""
+    """Return True if a text ends where a sentence does."""
     last = text[-8:]
     return any(found.end() == len(last) for found in (*_END.finditer(last), *_CJK_END.finditer(last)))
 
 
 def _is_said(run: str) -> bool:
-    """Whether a line is one or more sentences."""
+    """Return True if a line is one or more sentences."""
     script = len(_CJK.findall(run))
     if 2 * script > len(run):
         ends = len(_CJK_END.findall(run))

@@ -1,6 +1,6 @@
-"""A fact and where it can be read: by its very words, whatever their case, accents and blanks. Nothing is guessed.
+"""Trace a fact through a conversation and its packs, and advise how to make it visible to the model.
 
-What to do so that a model sees a fact: one or two sentences, with the call to make.
+A fact is found by its exact words, regardless of case, accents and blanks. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import Appearance
 
 Status = Literal["standing", "retracted", "reset", "elsewhere", "past"]
-"""`past` is what packs showed from beside the conversation, and what is there no more."""
+"""`past`: packs showed it from outside the conversation, and it is no longer there."""
 SightingKind = Literal["message", "summary", "evidence", "memory", "brief"]
 
 _ORDER: Final = ("shown", "recalled", "repeated", "shortened", "summarised", "absent")
-"""What a pack may do with a fact, best first."""
+"""The states of a fact in a pack, best first."""
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """Words that are looked for; `plain` is how they are compared."""
+    """Words to look for; `plain` is their form for comparison."""
 
     text: str
     plain: str
 
     @classmethod
     def of(cls, text: object) -> Self:
-        """What somebody asks about; refuses what has no words."""
+        """Return the fact that a caller asks about; refuse a text without words."""
         if not isinstance(text, str):
             raise InvalidValue(f"text must be some words of what was said, not {type(text).__name__}.")
         plain = plainly(text)
@@ -43,17 +43,17 @@ class Fact(msgspec.Struct, frozen=True):
         return cls(text, plain)
 
     def within(self, *texts: str | None) -> bool:
-        """Whether one of these texts says it."""
+        """Return True if one of these texts contains the fact."""
         return any(text is not None and (self.text in text or self.plain in plainly(text)) for text in texts)
 
 
 def plainly(text: str) -> str:
-    """A text as it is compared: without accents, case and line breaks."""
+    """Return a text in its form for comparison: without accents, case and line breaks."""
     return " ".join(folded(text).casefold().split())
 
 
 def words(message: Message) -> str:
-    """Everything that a model can read in a message: its text, its calls and its results."""
+    """Return everything that a model can read in a message: its text, its calls and its results."""
     if message.erased:
         return ""
     calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
@@ -61,29 +61,29 @@ def words(message: Message) -> str:
 
 
 def tool_words(tools: Sequence[ToolDef]) -> str:
-    """What a model is told about tools."""
+    """Return the tool definitions as a model sees them."""
     return value_text([msgspec.to_builtins(tool) for tool in tools]) if tools else ""
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where a fact stands."""
+    """One place where a fact appears."""
 
     name: str
-    """As a pack calls it: m57, s12, a handle, an entry's key, or brief."""
+    """Its name in a pack: m57, s12, a handle, an entry's key, or brief."""
     kind: SightingKind
     status: Status = "standing"
     stream: str = ""
     version: int = 0
     at: int | None = None
     id: str = ""
-    """What `pin` takes; for evidence the frame that has it."""
+    """The id that `pin` takes; for evidence, the frame that has it."""
     pinned: bool = False
     gone_at: int = 0
-    """The version of the line at which it was taken back, if it was."""
+    """The version of the thread at which it was retracted, if it was."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a pack does with a fact."""
+    """The visibility of a fact in a pack."""
 
     state: str
     by: str | None = None
@@ -91,22 +91,22 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> bool:
-        """Whether a model could read it."""
+        """True if a model could read it."""
         return self.state in ("shown", "recalled") or (self.state == "summarised" and self.reason == "repeated")
 
     @property
     def rank(self) -> int:
-        """How near it is to being shown as it was said."""
+        """The rank of its state; lower is nearer to being shown in its original words."""
         return _ORDER.index("repeated" if self.state == "summarised" and self.seen else self.state)
 
 
 def best(looks: Iterable[Look | None]) -> Look | None:
-    """The one that counts, if a pack does several things with a fact."""
+    """Return the best of several visibilities in one pack."""
     return min((look for look in looks if look is not None), key=lambda look: look.rank, default=None)
 
 
 def left_at(appearances: Sequence[Appearance]) -> Appearance | None:
-    """Where it left last: the first pack without it after one with it. Each role has a window of its own."""
+    """Return the first pack without the fact after the last pack with it. Each role has a window of its own."""
     same = [one for one in appearances if one.role == appearances[-1].role]
     pairs = list(pairwise(same))
     return next((after for before, after in reversed(pairs) if before.seen and not after.seen), None)
@@ -117,7 +117,7 @@ _SHOWN: Final = 80
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known about a fact and the pack that would be made now."""
+    """Everything known about a fact and the pack that would be made now."""
 
     text: str
     session: str
@@ -128,26 +128,26 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | None = None
     """A budget with which a pack shows it, if one was found."""
     tools: bool = False
-    """Whether the model has tools to read its own history."""
+    """True if the model has tools to read its own history."""
     ended: bool = False
     refused: str | None = None
-    """Why no pack can be made now."""
+    """The reason why no pack can be made now."""
     erased: int = 0
     nearest: tuple[str, str] | None = None
-    """The message that has most of these words, and some of what it says."""
+    """The message with most of these words, and an excerpt of it."""
     threads: dict[str, str] = {}
     """The thread of each stream that is named."""
 
 
 def target(found: tuple[Sighting, ...], line: str) -> Sighting | None:
-    """The message to do something about: the newest that stands, of the line itself if there is one."""
+    """Return the newest standing message that says it, in the thread itself if possible."""
     standing = [one for one in found if one.kind == "message" and one.status == "standing"]
     own = [one for one in standing if one.stream == line]
     return next(reversed(own or standing), None)
 
 
 def advice(known: Known) -> str:
-    """What to do."""
+    """Return the advice."""
     if not known.found:
         return _not_said(known)
     if not any(one.status == "standing" for one in known.found):
@@ -255,7 +255,7 @@ def _expand(known: Known, name: str) -> str:
 
 
 def _beside(known: Known) -> str:
-    """Nothing of the conversation says it, but something beside it does."""
+    """Advise on a fact that no message says, but evidence, a memory, a summary or the brief does."""
     one = next(one for one in known.found if one.status == "standing")
     because = sentence(known.now.reason) if known.now.reason is not None and known.now.by == one.name else None
     match one.kind:

@@ -1,12 +1,7 @@
-"""What a pack gives away: records whose lists and mappings are copies, so that whoever changes them changes no pack.
+"""Views of a pack for callers: copies of its records, the diff of two packs, and a pack as HTML.
 
-Texts cannot be changed and are shared. A record that holds nothing else is given as it is.
-
-How two packs differ: which pieces came, went, or are shown in another form.
-
-A pack as HTML: a line about it, a bar of where the budget went, and a table of its pieces.
-
-Everything that others wrote is escaped. Colours are of the bar alone, so that it can be read on any background.
+Copies share texts, which are immutable; changing a copied list or mapping does not change the pack. In HTML, all text
+from elsewhere is escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ from holdfast.records.sessions import Summary
 
 
 def messages_of(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Messages with parts, results and metadata of their own."""
+    """Copy messages with their parts, results and metadata."""
     return tuple(map(_message, messages))
 
 
@@ -46,7 +41,7 @@ def _result(result: ToolCallResult) -> ToolCallResult:
 
 
 def segments_of(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Segments with messages of their own."""
+    """Copy segments with their messages."""
     return tuple(map(_segment, segments))
 
 
@@ -57,23 +52,23 @@ def _segment(segment: Segment) -> Segment:
 
 
 def tools_of(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
-    """Tools with schemas of their own."""
+    """Copy tools with their schemas."""
     return tuple(replace(tool, parameters=copied(tool.parameters), raw=copied(tool.raw)) for tool in tools)
 
 
 def brief_of(brief: BriefContext) -> BriefContext:
-    """A brief with data and tools of its own."""
+    """Copy a brief with its data and tools."""
     context, tools = copied(brief.working_context), tools_of(brief.available_tools)
     return replace(brief, working_context=context, available_tools=tools)
 
 
 def summaries_of(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
-    """Summaries with data of their own."""
+    """Copy summaries with their data."""
     return tuple(one if one.state is None else replace(one, state=copied(one.state)) for one in summaries)
 
 
 def difference_of(found: PackDiff) -> PackDiff:
-    """A difference with segments of its own."""
+    """Copy a diff with its segments."""
     changed = tuple((_segment(one), _segment(other)) for one, other in found.changed)
     return replace(found, added=segments_of(found.added), removed=segments_of(found.removed), changed=changed)
 
@@ -83,7 +78,7 @@ def _is_mutable(value: Any) -> bool:
 
 
 def difference(before: Packed, after: Packed) -> PackDiff:
-    """What is new in the second, what is gone from the first, and what is shown differently."""
+    """Return the segments that were added, removed or changed between two packs."""
     old = {(segment.kind, segment.id): segment for segment in before.segments}
     new = {(segment.kind, segment.id): segment for segment in after.segments}
     both = [(old[key], segment) for key, segment in new.items() if key in old]
@@ -104,12 +99,12 @@ def _shown(segment: Segment) -> list[tuple[object, ...]]:
 
 
 def _is_other_brief(pair: tuple[Segment, Segment], before: Packed, after: Packed) -> bool:
-    """The system prompt and tools are beside the segments."""
+    """Return True if the system prompt or tools differ, which are outside the segments."""
     return pair[0].id == "brief" and (before.system, before.tools) != (after.system, after.tools)
 
 
 def _common(before: Packed, after: Packed) -> int:
-    """Tokens that both begin with."""
+    """Return the tokens that both packs begin with."""
     total = 0
     for one, other in zip(before.segments, after.segments, strict=False):
         if (one.kind, one.id) != (other.kind, other.id) or _shown(one) != _shown(other):
@@ -137,7 +132,7 @@ _CELL: Final = "text-align:left;vertical-align:top;padding:2px 8px"
 
 
 def shares(packed: Packed) -> dict[str, int]:
-    """Tokens by kind of what is there, in the order of kinds, and what is free."""
+    """Return the tokens of each kind, in the order of kinds, and the free ones."""
     found = dict.fromkeys(KINDS, 0)
     for segment in packed.segments:
         found[segment.kind] += segment.estimated_tokens
@@ -146,7 +141,7 @@ def shares(packed: Packed) -> dict[str, int]:
 
 
 def html_of(packed: Packed, title: str) -> str:
-    """For notebooks."""
+    """Return a pack as HTML, for notebooks."""
     summary = packed.token_summary
     share = f"{packed.cached_tokens / summary.used:.0%}" if summary.used else "0%"
     head = f"{title} of {summary.budget:,}, level {summary.compaction_level.value}, {share} cached"

@@ -1,11 +1,9 @@
-"""Where a window over a conversation begins: as late as it must, and then for as long as it can.
+"""Choose the window over a conversation: where it begins, its summaries, and the omission marker.
 
 A provider's cache holds the beginning of the last request. A window that slides by a message with every call never
-has the same beginning twice. So one that was journaled stays where it is until what follows no longer fits, and
-then gives up a part of its share at once. Without a journaled one, it begins at a place that the next call will
-choose again, without knowing of this one: at a mark of a grid.
-
-What is shown of a conversation before its newest round: summaries, a mark for what is not shown, and a window.
+has the same beginning twice. So a window that was journaled stays where it is until what follows no longer fits, and
+then gives up a part of its share at once. Without a journaled window, it begins at a grid mark, which the next call
+will choose again without knowing of this one.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from holdfast.core.packs.rounds import OUTPUTS, Form, Rounds
 from holdfast.records.packs import Segment
 
 STRETCHES = 2
-"""How many stretches a window holds at least, when nothing was journaled."""
+"""The least number of stretches in a window, if none was journaled."""
 
 
 def sticky_start(tokens: Sequence[int], room: int, share: int, before: int, stickiness: float) -> int:
-    """The first of the older rounds to show, by what each takes; `len(tokens)` shows none.
+    """Return the first of the older rounds to show, by the tokens of each; `len(tokens)` shows none.
 
-    `before` is where the last journaled window began. If it has to move, it leaves `stickiness` of its share free.
+    `before` is the start of the last journaled window. If it has to move, it leaves `stickiness` of its share free.
     """
     if dense_start(tokens, room) <= before:
         return before
@@ -33,7 +31,7 @@ def sticky_start(tokens: Sequence[int], room: int, share: int, before: int, stic
 
 
 def dense_start(tokens: Sequence[int], room: int) -> int:
-    """The oldest round from which all up to the newest fit."""
+    """Return the oldest round from which all up to the newest fit."""
     start = len(tokens)
     while start and tokens[start - 1] <= room:
         room -= tokens[start - 1]
@@ -42,7 +40,7 @@ def dense_start(tokens: Sequence[int], room: int) -> int:
 
 
 def grid_start(tokens: Sequence[int], places: Sequence[int], room: int) -> int:
-    """A start that does not depend on earlier packs, and that later ones find again.
+    """Return a start that does not depend on earlier packs, and that later ones find again.
 
     Places are cut into stretches of a power of two, about half as long as what fits. The window begins with the first
     stretch that fits as a whole, so it moves by a stretch at a time.
@@ -58,7 +56,7 @@ def grid_start(tokens: Sequence[int], places: Sequence[int], room: int) -> int:
 
 
 class Older(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen."""
+    """The summaries and rounds that were chosen."""
 
     summaries: tuple[Segment, ...]
     forms: dict[int, Form]
@@ -69,28 +67,28 @@ class Older(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choosing(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to choose from, and how much may be taken."""
+    """The candidates before the newest round, and the room for them."""
 
     rounds: Rounds
     form: Callable[[int], Form]
     shown: Mapping[int, Form]
-    """Rounds that are shown already: the newest, what is pinned, and of what the turn answers as much as fits."""
+    """Rounds that are shown already: the newest, pinned ones, and as many of the turn's questions as fit."""
     complete: bool
     summaries: tuple[Segment, ...]
     hidden: bool
-    """Whether there are messages that neither these rounds nor these summaries stand for."""
+    """True if there are messages that neither these rounds nor these summaries stand for."""
     marker: Segment | None
-    """What stands for what is not shown: there is room for it, if there is room for anything."""
+    """The marker for what is not shown: it has room if anything has."""
     room: int
     messages: int
     stickiness: float
     before: tuple[str, int] | None
 
     def chosen(self) -> Older:
-        """As many summaries and rounds as fit, from a place where the window can stay."""
+        """Choose as many summaries and rounds as fit, from a place where the window can stay."""
         mark = 0 if self.marker is None else self.marker.estimated_tokens
         older = [nth for nth in range(self.rounds.number - 1) if nth not in self.shown and not self._alone(nth)]
-        # What a summary would take is not worth hiding silently what it does not stand for.
+        # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
             summaries = self._fitting_summaries(summed)
             room = self.room - sum(one.estimated_tokens for one in summaries)
@@ -107,18 +105,18 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         if start and not self.stickiness:
             start -= self._edge(older[start - 1], forms, room, messages)
         taken = sum(form.tokens for form in forms.values())
-        # The mark is no message that anybody asked for: it does not take the place of one.
+        # The marker must not take the place of a message.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
         first = older[start] if start < len(older) else max(self.rounds.number - 1, 0)
         first = self.rounds.reached(first, self.shown)
         return Older(summaries=summaries, forms=forms, first=first, marked=marked, tokens=self.room - room + taken)
 
     def _alone(self, nth: int) -> bool:
-        """Whether it is a question from before all that is at hand: no window reaches back to it."""
+        """Return True for a question older than the unbroken rounds: no window reaches back to it."""
         return nth < self.rounds.unbroken and self.rounds.asked(nth)
 
     def _measured(self, older: Sequence[int], room: int) -> tuple[dict[int, Form], list[int], list[int]]:
-        """Forms, tokens and messages; those that are too far back to fit are not looked at, and take too much."""
+        """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
         looked: dict[int, Form] = {}
         tokens, sizes, left = [], [], room
         for nth in reversed(older):
@@ -132,7 +130,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         return looked, [room + 1] * beyond + tokens[::-1], [1] * beyond + sizes[::-1]
 
     def _fitting_summaries(self, room: int) -> tuple[Segment, ...]:
-        """The newest summaries that leave half of the room to the rounds after them; one if it fits at all."""
+        """Return the newest summaries that leave half of the room to the rounds; one if it fits at all."""
         found: list[Segment] = []
         left = room // 2
         for summary in reversed(self.summaries):
@@ -146,7 +144,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
     def _start(
         self, older: Sequence[int], tokens: Sequence[int], sizes: Sequence[int], room: int, messages: int
     ) -> int:
-        """Which of the older rounds is the first to be shown."""
+        """Return the index of the first of the older rounds to show."""
         least = dense_start(sizes, messages)
         open_to = [room + 1 if at < least else size for at, size in enumerate(tokens)]
         if not self.stickiness:
@@ -159,7 +157,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         return grid_start(open_to, places, room)
 
     def _before(self, older: Sequence[int]) -> int | None:
-        """Where the last journaled window began, among these rounds; -1 if further back than all of them."""
+        """Return where the last journaled window began, among these rounds; -1 if before all of them."""
         if self.before is None or not self.rounds.number:
             return None
         for nth in range(self.rounds.number):
@@ -169,7 +167,7 @@ class Choosing(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.complete else -1
 
     def _edge(self, nth: int, forms: dict[int, Form], room: int, messages: int) -> int:
-        """In a dense window, the round at its edge enters with its tool outputs shortened: 1 if it could."""
+        """Add the round at the edge of a dense window with its tool outputs shortened; return 1 if it fits."""
         left = room - sum(form.tokens for form in forms.values())
         said = sum(len(form.messages) for form in forms.values())
         form = self.rounds.within(self.form(nth), left, OUTPUTS)

@@ -1,1 +1,1 @@
-"""Which words are looked for, what can be found, and in which order."""
+"""Search: the words of a query, the texts that can be found, and their order."""

@@ -1,4 +1,4 @@
-"""What can be found: the words of messages and of entries, and which of them a search may give out."""
+"""The searchable text of messages and entries, and the hits that a search may return."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ PIECE: Final = 300
 """Characters that are embedded together, roughly: a few sentences."""
 MOST_PIECES: Final = 32
 INDEXED_CHARS: Final = 20_000
-"""Characters of one message or entry that are indexed: what an append costs is bounded."""
+"""Characters of one message or entry that are indexed, to bound the cost of an append."""
 INDEXED_BYTES: Final = 4 * INDEXED_CHARS
-"""Bytes of a text that hold as many characters, whatever they are."""
+"""Bytes that hold as many characters in any script."""
 
 Beginning = Callable[[str], str]
-"""The first characters of a text that lies in an artifact, by the artifact's name; empty if there is none to read."""
+"""A function from an artifact's name to the beginning of the text in it; empty if it cannot be read."""
 
 
 class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for in the journal of one tenant.
+    """A text search in the journal of one tenant.
 
-    `lines` are the stretches of conversations and `scopes` those of entries that are searched; without
-    either everything of the tenant is, as it stands now.
+    `threads` are the stretches of threads to search, and `scopes` the scopes of entries; without either, everything
+    of the tenant is searched, as it stands now.
     """
 
     terms: tuple[str, ...]
@@ -44,31 +44,31 @@ class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def everywhere(self) -> bool:
-        """Whether no place was named."""
+        """True if no place was named."""
         return not self.lines and not self.scopes
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that are looked at."""
+        """The streams that are searched."""
         return tuple(dict.fromkeys((*(line.stream for line in self.lines), *self.scopes)))
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that the index found, and whether what it says still stands."""
+    """An event that the index found, and its current validity."""
 
     event: StoredEvent
     score: float
     retracted: int | None = None
     """For a message: the version at which it was retracted."""
     floor: int = 0
-    """For a message: up to which version its line belongs to an earlier conversation."""
+    """For a message: the version up to which its thread belongs to an earlier conversation."""
     current: bool = True
-    """For an entry: whether the key still has this value."""
+    """For an entry: True if the key still has this value."""
     expires_at: int | None = None
 
 
 def admits(search: TextSearch, hit: Hit) -> bool:
-    """Whether a hit is an answer: in one of the places, standing, and in time."""
+    """Return True if a hit is in one of the places, current, and not expired."""
     event = hit.event
     if event.content is None:
         return False
@@ -87,9 +87,9 @@ def _within(line: Segment, hit: Hit) -> bool:
 
 
 def pieces(text: str) -> list[str]:
-    """A text as the pieces that are embedded: a vector of a long text means a little of everything in it.
+    """Split a text into the pieces that are embedded: one vector of a long text would blur its topics.
 
-    Pieces end between words, and all of them are about the same length; a very long text has longer ones.
+    Pieces end between words and are about the same length; a very long text has longer ones.
     """
     if len(text) <= PIECE + PIECE // 2:
         return [text]
@@ -106,7 +106,7 @@ def pieces(text: str) -> list[str]:
 
 
 def searchable(type_name: str, facts: Any, content: bytes | None, beginning: Beginning) -> str:
-    """The words of an event; none for events that are not looked for."""
+    """Return the searchable text of an event; empty for events that are not indexed."""
     if content is None:
         return ""
     if type_name == SAID:
@@ -117,12 +117,12 @@ def searchable(type_name: str, facts: Any, content: bytes | None, beginning: Beg
 
 
 def unread(name: str) -> str:
-    """For whoever asks only for what lies in the event itself."""
+    """Return nothing, for callers that want only the text in the event itself."""
     return ""
 
 
 def artifact_id(name: object) -> bytes:
-    """An artifact's name as it is stored. Content that names none that can be is searched without it."""
+    """Return an artifact's id as it is stored; empty if the name is invalid: the text is then left out."""
     try:
         return bytes.fromhex(name) if isinstance(name, str) else b""
     except ValueError:
@@ -130,14 +130,14 @@ def artifact_id(name: object) -> bytes:
 
 
 def beginning_of(body: bytes | None) -> str:
-    """The first characters of a large text, as far as they are indexed; what was erased has none."""
+    """Return the indexed beginning of a large text; empty if it was erased."""
     return "" if body is None else body[:INDEXED_BYTES].decode("utf-8", "ignore")[:INDEXED_CHARS]
 
 
 def said(content: MessageContent, beginning: Beginning) -> str:
-    """What a message says, with what its tools gave; calls and their arguments are how, not what.
+    """Return the text of a message with its tool results, without calls and their arguments.
 
-    Texts that lie in artifacts are part of it, and read as long as there is room for more.
+    Texts stored as artifacts are included, and read only as far as there is room.
     """
     if content.parts is None and content.tool_results is None:
         return (content.text or "")[:INDEXED_CHARS]
@@ -159,14 +159,14 @@ def _is_text(part: Part) -> bool:
 
 
 def told(message: Message) -> str:
-    """The same of a message whose large texts were read in."""
+    """Return the same text of a message whose large texts were loaded."""
     content = message.content
     parts = [content] if not isinstance(content, list) else [part.get("text") for part in content if _is_text(part)]
     return _first((*parts, *(text_of(one.result, INDEXED_CHARS) for one in message.tool_results)))
 
 
 def _first(texts: Iterable[Any]) -> str:
-    """Texts one below the other, up to what is indexed; no more of them are asked for than there is room for."""
+    """Join texts by line breaks, up to the indexed length; further texts are not read."""
     found: list[str] = []
     room = INDEXED_CHARS
     for text in texts:

@@ -1,8 +1,8 @@
-"""From scores of words and of vectors to one order, by what stands around each candidate.
+"""Combine text scores and vector scores into one order, considering the context of each candidate.
 
-A short message means little alone: what was said before and after it, and how well its session fits the question,
-counts as well. Weights are round numbers on a plateau, not fitted to anything. The order is total and depends only
-on the candidates, not on the order in which they are given.
+A short message means little alone: the messages around it, and how well its session fits the query, count as well.
+Weights are round numbers on a plateau, not fitted to any data. The order is total and depends only on the candidates,
+not on the order in which they are given.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 NEIGHBOURS = ((-1, 0.2), (1, 0.3), (-2, 0.1), (2, 0.1))
-"""What the messages around add of their own scores: what comes next is often the answer."""
+"""The part of their scores that neighbouring messages add: the next one is often the answer."""
 SESSION = 0.4
-"""What the best message of the session adds."""
+"""The part of its score that the best message of the session adds."""
 SHORT = 200
-"""Characters. Where messages are longer on average, they say more by themselves and context counts less."""
+"""Characters. If messages are longer on average, they say more by themselves and context counts less."""
 NAMED = 1.4
-"""Said by somebody whom the question names."""
+"""The speaker is named in the query."""
 ASKS = 0.9
 """A question is seldom the answer."""
 SALIENCE = 0.4
-"""How far apart the most and the least salient are: from 0.8 to 1.2 times the score."""
+"""The range between the most and the least salient: from 0.8 to 1.2 times the score."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Something that may be an answer, with its scores and where it stands.
+    """A candidate answer, with its scores and its place.
 
-    `line` and `position` say what its neighbours are; without a line it has no context. `newest` decides between
+    `thread` and `position` determine its neighbours; without a thread it has no context. `newest` decides between
     equals: the larger is the newer.
     """
 
@@ -52,9 +52,9 @@ def rank_hits(
     speakers_named: frozenset[str] = frozenset(),
     limit: int,
 ) -> list[tuple[int, float]]:
-    """The best candidates with their scores, of which the first is 1.
+    """Return the best candidates with their scores, of which the first is 1.
 
-    `mean_length` is the average number of characters of what is searched, not of the candidates. A candidate without
+    `mean_length` is the average number of characters of everything searched, not of the candidates. A candidate without
     a score of its own is an answer only if one of its neighbours has one: a whole session is never an answer.
     """
     given = list(candidates)
@@ -73,7 +73,7 @@ def rank_hits(
 
 
 def _own(given: list[Candidate], vector_weight: float) -> list[float]:
-    """Both scores of each, measured by the best of their kind, as one sum."""
+    """Return the sum of both scores of each candidate, each relative to the best of its kind."""
     text = max((one.text for one in given), default=0.0)
     cosine = max((one.cosine for one in given), default=0.0)
     return [
@@ -106,7 +106,7 @@ def _around(one: Candidate, near: Mapping[tuple[str | int, int], float]) -> floa
 
 
 def _prior(one: Candidate, speakers_named: frozenset[str]) -> float:
-    """What is known of a candidate whatever its words are; 1 if nothing is."""
+    """Return the factor that does not depend on a candidate's words; 1 if nothing is known."""
     prior = NAMED if one.speaker is not None and one.speaker in speakers_named else 1.0
     if one.asks:
         prior *= ASKS

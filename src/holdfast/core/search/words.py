@@ -1,8 +1,8 @@
-"""Which words of a text are looked for, and which are worth looking for.
+"""The words of texts and queries for the text index.
 
-A text on its way into the index and a question on its way to it are taken apart by the same code, so
-whatever was written is found by writing it again, also in languages without spaces. What comes out is letters
-and digits only: no question can be anything else to the index than words.
+A text for the index and a query are split by the same code, so a text is found by repeating its words, also in
+languages without spaces. The result is letters and digits only, so a query can never be anything but words to the
+index.
 
 English function words are about half of a text and say nothing about it, so they are not indexed at all: the
 index is a third smaller. Written in capitals (IT, US) they are names, and kept.
@@ -19,24 +19,24 @@ from typing import Any
 MOST_TERMS = 64
 LONGEST_QUERY = 10_000
 LONGEST_WORD = 64
-"""What runs on longer is data. Its beginning finds it again."""
+"""Anything longer is data; its beginning is enough to find it."""
 BEFORE = 200
-"""Characters of the message before, which a short message needs to be understood."""
+"""Characters of the previous message, which a short message needs to be understood."""
 STEM = 5
 SLACK = 20
 """Characters within which a snippet is cut between words, if there is a gap."""
 OWN_CONTEXT = 400
-"""A message of more characters says by itself what it is about."""
+"""A longer message can be understood without the previous one."""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(r"[^\W_]+")
 _MARKED = re.compile("[\u0590-\u1cff]")
-"""Scripts whose vowels and tones are marks of their own; elsewhere accents alone are."""
+"""Scripts whose vowels and tones are combining marks; elsewhere only accents are."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _TYPESET = {"\u2019": "'", "\u2018": "'", "\u2014": " ", "\u2013": " ", "\u201c": " ", "\u201d": " ", "\u2026": " "}
-"""Signs that models write all the time. Without them, most texts are plain."""
+"""Typographic signs that models write often. Without them, most texts are plain ASCII."""
 _NEGATED = re.compile(r"\b(?:[Cc]a|[Ww]o|[Ss]ha|[Aa]i)n't\b|[nN]'[tT]\b")
 _ENDINGS = re.compile(r"'(?:[sSdDmM]|[lL]{2}|[rRvV][eE])\b")
 _PLUSES = re.compile(r"(?<![^\W_])([A-Za-z])\+\+")
@@ -67,7 +67,7 @@ def _foreign() -> re.Pattern[str]:
 
 
 def _listed(text: str) -> frozenset[str]:
-    """Words as they stand in a sentence and at its beginning. In capitals they are something else."""
+    """Return words in lower case and capitalised. In capitals they are names."""
     return frozenset(form for word in text.split() for form in (word, word.capitalize()))
 
 
@@ -92,7 +92,7 @@ _BEFORE_A_MONTH = _listed("in since until till last next early late mid this by 
 
 
 def folded(text: str) -> str:
-    """A text without accents and other marks, and with one spelling of each letter. Case is kept."""
+    """Return a text without accents and other marks, and with one spelling of each letter. Case is kept."""
     if text.isascii():
         return text
     for sign, plain in _TYPESET.items():
@@ -106,22 +106,23 @@ def folded(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """A text in which letters of languages without spaces stand alone, so that each is a word to the index."""
+    """Separate the letters of languages without spaces, so that each is a word to the index."""
     return text if text.isascii() else _letters().sub(lambda run: f" {' '.join(run[0])} ", text)
 
 
 def indexed(text: str) -> str:
-    """What the index is given of a text: its words without function words, or all if it has no others."""
+    """Return the words of a text for the index, without function words unless it has no others."""
     said = _written(text)
     kept = [word for word in said if word not in _FUNCTION_WORDS] or said
     return spaced(" ".join(kept).lower())
 
 
 def terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
-    """The words of a question that are worth looking for, in its order, each once.
+    """Return the words of a query that are worth looking for, in order, each once.
 
-    Function words and words of asking are left out, and so are `names` of people who speak: they are in everything
-    that is said to them. If nothing else remains, the names are taken, and if there are none, all words.
+    Function words and question words are left out, and so are `names` of speakers: they are in everything that is said
+    to
+    them. If nothing else remains, the names are taken, and if there are none, all words.
     """
     said = _written(query[:LONGEST_QUERY])
     shouted = query.isupper()
@@ -133,13 +134,13 @@ def terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def named(query: str, names: Iterable[str]) -> frozenset[str]:
-    """Which of these people a question names, with all the words of the name."""
+    """Return the people that a query names, with all the words of the name."""
     said = set(_written(query[:LONGEST_QUERY].lower()))
     return frozenset(name for name in names if (words := _written(name.lower())) and said.issuperset(words))
 
 
 def context(text: str, previous: str) -> str:
-    """The end of the message before, if this one is too short to say by itself what it is about."""
+    """Return the end of the previous message, if this one is too short to be understood alone."""
     if len(text) > OWN_CONTEXT or not previous:
         return ""
     if len(previous) <= BEFORE:
@@ -148,7 +149,7 @@ def context(text: str, previous: str) -> str:
 
 
 def _written(text: str) -> list[str]:
-    """The words of a text as they are written, without what grammar adds behind an apostrophe."""
+    """Return the words of a text as written, without contractions and possessive endings."""
     text = folded(text)
     if "'" in text:
         text = _ENDINGS.sub(" ", _NEGATED.sub(" ", text))
@@ -163,7 +164,7 @@ def _written(text: str) -> list[str]:
 
 
 def _asks(word: str, at: int, said: list[str]) -> bool:
-    """Whether a word of a question is one of asking. May is a month beside a number or after `in`."""
+    """Return True if a word is a question word. May is a month next to a number or after `in`."""
     if word not in _ASKING:
         return False
     if word.lower() != "may":
@@ -174,7 +175,7 @@ def _asks(word: str, at: int, said: list[str]) -> bool:
 
 
 def _pieces(word: str) -> Iterator[str]:
-    """A word as terms: pairs of neighbouring letters where a language has no spaces."""
+    """Split a word into terms: pairs of neighbouring letters where a language has no spaces."""
     for run in [word] if word.isascii() else _runs().findall(word):
         if len(run) > 1 and not run.isascii() and _unspaced().match(run):
             yield from (run[at : at + 2] for at in range(len(run) - 1))
@@ -183,7 +184,7 @@ def _pieces(word: str) -> Iterator[str]:
 
 
 def text_of(value: Any, limit: int) -> str:
-    """What can be looked for in a value: strings, numbers and names of fields, in order, up to `limit` characters."""
+    """Return the searchable text of a value: strings, numbers and field names, in order, up to `limit` characters."""
     lines: list[str] = []
     room = limit
     todo = [("", value)]
@@ -211,7 +212,7 @@ def _shown(item: Any) -> str:
 
 
 def snippet(text: str, terms: Collection[str], width: int = 160) -> str:
-    """The part of a text that has most of the terms, at most `width` characters of it, with … where it was cut."""
+    """Return the part of a text with most of the terms, at most `width` characters, with … where it was cut."""
     if len(text) <= width:
         return text.strip()
     start, end = _densest(_places(text, terms), width)
@@ -225,17 +226,17 @@ def snippet(text: str, terms: Collection[str], width: int = 160) -> str:
 
 
 def _places(text: str, terms: Collection[str]) -> list[tuple[int, int, str]]:
-    """Where words begin like terms, which is as near to their stems as it needs to be here."""
+    """Return the places where words begin like terms, which is close enough to stemming here."""
     patterns = [_beginning(term) for term in terms if term]
     if not patterns:
         return []
-    # One letter for one letter, so that places in the one are places in the other.
+    # One letter for one letter, so that positions are the same in both texts.
     alike = _foreign().sub(lambda letter: unicodedata.normalize("NFKD", letter[0])[0], text).lower()
     return [(*found.span(), found[0]) for found in re.finditer("|".join(patterns), alike)]
 
 
 def _beginning(term: str) -> str:
-    """A pattern for words that begin like a term; a number or a very short word must be the whole."""
+    """Return a pattern for words that begin like a term; a number or a very short word must match whole."""
     if not term.isascii() and _unspaced().match(term):
         return re.escape(term)
     whole = not term.isalpha() or len(term) < 3
@@ -243,7 +244,7 @@ def _beginning(term: str) -> str:
 
 
 def _densest(places: list[tuple[int, int, str]], width: int) -> tuple[int, int]:
-    """From where to where most different terms stand within a width; of equals the first."""
+    """Return the span within a width that has most different terms; of equals the first."""
     best, span, first = 0, (0, 0), 0
     for last, (_, end, _) in enumerate(places):
         while end - places[first][0] > width and first < last:

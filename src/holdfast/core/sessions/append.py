@@ -1,6 +1,6 @@
-"""What may be said where: messages and their pairing, rewinding, branches, summaries. Pure.
+"""The rules of appending messages to a thread: tool pairing and new generations. Pure.
 
-A message is refused only if it answers a call that does not wait for an answer. Everything else is
+A message is refused only if it answers a call that does not wait for a result. Everything else is
 accepted as it is, and made valid where it is shown.
 """
 
@@ -20,7 +20,7 @@ from holdfast.records.usage import Usage
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Which call a result is for, by holdfast's id or by the provider's in short."""
+    """The call that a result answers, by holdfast's id or by the shortened provider id."""
 
     id: str
     provider: str | None
@@ -28,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is ready to be written but for its place and whom it answers."""
+    """A message that is ready to be written except for its position and the calls it answers."""
 
     role: str
     content: MessageContent
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_over(state: StreamState, name: str) -> bool:
-    """Whether the next message begins a new conversation; refuses lines that take no more messages."""
+    """Return True if the next message begins a new generation; refuse a thread that takes no more messages."""
     if state.line is None:
         raise SessionNotFound(f"There is no conversation {name}. Open it with hf.session(…), or check its id.")
     if state.line.ended and not state.line.fresh:
@@ -60,10 +60,13 @@ def is_over(state: StreamState, name: str) -> bool:
 
 
 def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draft]]:
-    """The next generation of a session that was reset: events for its line, and for itself if it is the first."""
+    """Return the events that open the next generation of a session that was reset.
+
+    The first list is for the thread, the second for the session, if this thread is the first to begin it.
+    """
     known = session.session or SessionState()
     if known.status == "open" and known.generation <= line.generation:
-        raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # Only remembered, and stale.
+        raise Conflict("The session was ended by somebody else meanwhile. Try again.")  # The known state was stale.
     if known.status == "open":
         return [Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation))], []
     generation = known.generation + 1
@@ -72,7 +75,7 @@ def begin_anew(line: Line, session: StreamState) -> tuple[list[Draft], list[Draf
 
 
 def append_messages(line: Line, version: int, entries: Sequence[Entry]) -> list[Draft]:
-    """The events for messages that follow `version`, each with its place and the calls that it answers."""
+    """Return the events for messages that follow `version`, each with its position and the calls it answers."""
     waiting = dict(line.calls)
     position, drafts = line.messages, []
     before = line.newest if line.edited > line.newest else None
@@ -110,18 +113,21 @@ def _facts(entry: Entry, position: int, answers: Sequence[str]) -> MessageAppend
 
 
 def _answered(waiting: dict[str, CallRef], entry: Entry) -> tuple[list[str], int | None]:
-    """The calls that a message answers, which no longer wait, and the round that it belongs to."""
+    """Return the calls that a message answers, which no longer wait, and the round it belongs to."""
     found: list[CallRef] = []
     for answer in entry.answers:
         call = _waiting_for(waiting, answer)
         del waiting[call.id]
         found.append(call)
-    # A call of a line that this one shares has no place in this stream: its result begins a round here.
+    # A call from a shared parent thread has no position in this stream: its result begins a round here.
     return [call.id for call in found], found[0].version if found and found[0].version > 0 else None
 
 
 def _waiting_for(waiting: dict[str, CallRef], answer: Answer) -> CallRef:
-    """By holdfast's id; else by the provider's, which is reused: the newest message that has it, first call first."""
+    """Find a call by holdfast's id, else by the provider's.
+
+    Providers reuse ids: of the calls that match, the first one of the newest message is taken.
+    """
     if answer.id in waiting:
         return waiting[answer.id]
     wanted = answer.provider or answer.id

@@ -1,7 +1,7 @@
-"""Which tool result answers which call.
+"""Match tool results to their calls.
 
-Ids of holdfast's own decide, wherever the result stands. Providers use their ids again inside one
-conversation, even inside one message, so theirs decide together with the position: a result belongs
+Holdfast's own ids decide, wherever the result stands. Providers reuse their ids within one
+conversation, even within one message, so these decide together with the position: a result belongs
 to the nearest message before it that has such a call open, and there to the first one.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 
 Place = tuple[int, int]
-"""Which message of a list, and which call or result in it."""
+"""The index of a message in a list, and of a call or result in it."""
 
 
 class Matching:
-    """Calls with their results, and results that belong to none."""
+    """Calls with their results, and results without a call."""
 
     __slots__ = ("answers", "refused")
 
@@ -25,21 +25,21 @@ class Matching:
         self.answers: dict[Place, Place] = {}
         """The result of each call that has one."""
         self.refused: dict[Place, str] = {}
-        """Results that answer nothing: orphan_result or duplicate_result."""
+        """Results without a call, with the problem: orphan_result or duplicate_result."""
 
     def calls(self) -> dict[Place, Place]:
-        """The call of each result that has one."""
+        """Return the call of each result that has one."""
         return {result: call for call, result in self.answers.items()}
 
 
 class _Waiting:
-    """Calls by a name they go by: which is the next to be answered under that name."""
+    """The calls that share an id, to find the next one to be answered."""
 
     __slots__ = ("answered", "groups")
 
     def __init__(self) -> None:
         self.groups: list[list[Place]] = []
-        """Of each message the calls that may be open, oldest first."""
+        """The calls of each message that may be open, oldest first."""
         self.answered: list[Place] = []
 
     def add(self, call: Place) -> None:
@@ -49,7 +49,7 @@ class _Waiting:
             self.groups.append([call])
 
     def nearest(self, answers: Container[Place]) -> Place | None:
-        """The first open call of the newest message that has one. Those found answered are not looked at again."""
+        """Return the first open call of the newest message that has one. Calls found answered are not checked again."""
         while self.groups:
             group = self.groups[-1]
             for at, call in enumerate(group):
@@ -68,7 +68,7 @@ _ByName = defaultdict[str, _Waiting]
 
 
 def matched(messages: Sequence[Message]) -> Matching:
-    """Every result's call. What holdfast's own ids say comes first, then what providers' ids and positions say."""
+    """Match every result to its call, first by holdfast's own ids, then by providers' ids and positions."""
     found = Matching()
     own = {call.id for message in messages if message.role == "assistant" for call in message.tool_calls if call.id}
     exact: list[tuple[Place, ToolCallResult]] = []
@@ -76,7 +76,7 @@ def matched(messages: Sequence[Message]) -> Matching:
     for place, result in _results(messages):
         (exact if result.tool_call_id in own else by_position).append((place, result))
     if early := _walk(messages, exact, found, _own_names, _own_name):
-        # With an own id the call is known even if the list has it after its result.
+        # An own id identifies the call even if the list has it after its result.
         everywhere: _ByName = defaultdict(_Waiting)
         _enter(messages, range(len(messages)), everywhere, _own_names)
         for place, result in early:
@@ -93,7 +93,7 @@ def _walk(
     names: _Names,
     name_of: Callable[[ToolCallResult], str],
 ) -> list[tuple[Place, ToolCallResult]]:
-    """Match results in their order; returns those whose name no earlier call goes by."""
+    """Match results in order; return those whose id no earlier call has."""
     waiting: _ByName = defaultdict(_Waiting)
     unknown: list[tuple[Place, ToolCallResult]] = []
     at = 0
@@ -119,7 +119,7 @@ def _enter(messages: Sequence[Message], indexes: range, waiting: _ByName, names:
 def _settle(
     messages: Sequence[Message], found: Matching, place: Place, result: ToolCallResult, under: _Waiting
 ) -> None:
-    """Give one result to the next call that waits under its name. A real result takes the place of a stand-in."""
+    """Give one result to the next open call with its id. A real result replaces a stand-in."""
     call = under.nearest(found.answers)
     while call is None and under.answered and not result.interrupted:
         answered = under.answered.pop()

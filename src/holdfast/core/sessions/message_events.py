@@ -1,4 +1,7 @@
-"""Messages as events and back. Names of calls and who answers whom are facts, so they outlive erasure."""
+"""Messages as events, and back.
+
+The ids of calls and the calls that results answer are facts, so they outlive erasure.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ TRUST = {"system": "operator", "developer": "operator", "user": "user", "assista
 
 
 def short(provider_id: str | None) -> str | None:
-    """A provider's id as it is kept among the facts: itself, or a digest of it if it is long or odd."""
+    """Return a provider's id for the facts: unchanged, or a digest of it if it is long or not printable ASCII."""
     if provider_id is None or (len(provider_id) <= SHORT and provider_id.isascii() and provider_id.isprintable()):
         return provider_id
     return "#" + hashlib.sha256(provider_id.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def message_content(message: Message, large: Mapping[int, str]) -> MessageContent:
-    """What a message says, as it is stored. `large` names the artifacts that hold large results, by index."""
+    """Return a message's content as it is stored. `large` names the artifacts of large results, by index."""
     text, parts = (message.content, None) if not isinstance(message.content, list) else (None, message.content)
     return MessageContent(
         text=text,
@@ -57,7 +60,7 @@ def _result(result: ToolCallResult, artifact: str | None) -> dict[str, Any]:
 
 
 def large_texts(content: Any) -> list[str]:
-    """The artifacts that hold texts of this message: they are read with it. Images and files are not."""
+    """Return the artifacts that hold texts of this message and are read with it; images and files are not."""
     if not isinstance(content, MessageContent) or (content.parts is None and content.tool_results is None):
         return []
     named = [part["artifact"] for part in content.parts or () if part.get("type") == "text" and "artifact" in part]
@@ -65,19 +68,19 @@ def large_texts(content: Any) -> list[str]:
 
 
 def stored_message(event: Event, texts: Mapping[str, str] | None = None, pinned: bool = False) -> Message:
-    """A `message.appended` as readers get it; `texts` are its large texts by the names of their artifacts."""
+    """Return the message of a `message.appended` event. `texts` are its large texts by artifact name."""
     return _message(event.id, event, event.facts, event.content, texts or {}, pinned)
 
 
 def message_content_of(stored: StoredEvent) -> Any:
-    """What a stored `message.appended` says: a MessageContent, ERASED, or None if it never said anything."""
+    """Return the content of a stored `message.appended`: a MessageContent, ERASED, or None if it has none."""
     if stored.content is not None:
         return decode(stored.content, MessageContent)
     return ERASED if stored.erased else None
 
 
 def message_of(stored: StoredEvent, content: Any, texts: Mapping[str, str], pinned: bool) -> Message:
-    """The same from its bytes, without the parts of an event that no message has: many are read at a time."""
+    """Return the message of a stored event, decoding only what a message needs: many are read at a time."""
     facts = decode_facts(stored.type, stored.schema, stored.facts)
     return _message(ulid_text(stored.id), stored, facts, content, texts, pinned)
 
@@ -125,7 +128,7 @@ def _message(
 
 
 def policy_beside(facts: MessageAppended) -> str | None:
-    """What may become of a message, if that is not said by its pin."""
+    """Return the policy of a message; None for `pinned`, which the message shows by its pin."""
     return None if facts.policy == "pinned" else facts.policy
 
 
@@ -140,7 +143,7 @@ def _parts(stored: list[Part], texts: Mapping[str, str]) -> Content:
         else part
         for part in stored
     ]
-    # A text that was stored as one large part comes back as the text that it was.
+    # A text that was stored as one large part is returned as text again.
     whole = stored[0].get("whole") if len(stored) == 1 else None
     return shown[0]["text"] if whole else shown
 

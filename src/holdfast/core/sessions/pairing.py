@@ -1,14 +1,9 @@
-"""Calls and results stay together, in every list of messages that anyone is shown.
+"""Keep calls and results together in every list of messages that is shown.
 
-Windows, summaries, imports, resumes, branches and exports all go through `repaired`. After it each
-call has exactly one result, directly behind its assistant message and before anything else; nothing
-is empty; and what was valid already is the same objects in the same order. What it does is reported
-one by one, so that a strict caller can refuse instead.
-
-What may be wrong with one message by itself, whatever stands around it.
-
-A message that says nothing is refused by providers, and so is a call without a name; fields that a
-role does not have would be shown to nobody. Texts and arguments are never altered.
+Windows, summaries, imports, resumes, branches and exports all go through `repair_messages`. After it each call has
+exactly one result, directly behind its assistant message; nothing is empty; and what was valid already is the same
+objects in the same order. Texts and arguments are never altered. Every repair is reported, so that a strict caller can
+refuse instead.
 """
 
 from __future__ import annotations
@@ -28,20 +23,20 @@ OpenCalls = Literal["interrupted", "keep"]
 
 
 class Round(msgspec.Struct, frozen=True):
-    """Messages that are kept or dropped together, by their indexes: one message, or a call with its results."""
+    """Messages that are kept or dropped together, by index: one message, or a call with its results."""
 
     indexes: tuple[int, ...]
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """A valid list, and what had to be done for it."""
+    """A valid list of messages, and the repairs that were made."""
 
     messages: list[Message]
     repairs: list[Repair]
 
 
 def rounds(messages: Sequence[Message]) -> list[Round]:
-    """Every message in exactly one round; a tool message goes with the call that its first result answers."""
+    """Put every message into exactly one round; a tool message goes with the call that its first result answers."""
     calls = matched(messages).calls()
     members: dict[int, list[int]] = {}
     for index, message in enumerate(messages):
@@ -50,12 +45,12 @@ def rounds(messages: Sequence[Message]) -> list[Round]:
             places = (calls.get((index, position)) for position in range(len(message.tool_results)))
             owner = next((place[0] for place in places if place is not None), index)
         members.setdefault(owner, []).append(index)
-    # By age of the oldest message in it: an early result is before its call.
+    # Order by the oldest message: a misplaced result may stand before its call.
     return sorted((Round(tuple(sorted(found))) for found in members.values()), key=lambda each: each.indexes)
 
 
 def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupted") -> Repaired:
-    """The list made valid. `keep` leaves calls open that a running conversation is still waiting for."""
+    """Return a valid list. `open_calls="keep"` leaves calls open that a running conversation still waits for."""
     if all(map(is_plain, messages)):
         return Repaired([*messages], [])
     repairs: list[Repair] = []
@@ -77,7 +72,7 @@ def repaired(messages: Sequence[Message], *, open_calls: OpenCalls = "interrupte
 
 
 def interrupted(call: ToolCallRequest) -> Message:
-    """The message that stands for the result of a call that was torn."""
+    """Return the message that stands for the result of an interrupted call."""
     result = ToolCallResult(
         tool_call_id=call.id, provider_id=call.provider_id, result=INTERRUPTED, is_error=True, interrupted=True
     )
@@ -85,7 +80,7 @@ def interrupted(call: ToolCallRequest) -> Message:
 
 
 def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int], list[Message]]:
-    """Each message valid in itself: where it was in the given list, and what is left of it."""
+    """Make each message valid in itself; return the index each had in the given list, and the messages."""
     given: list[int] = []
     whole: list[Message] = []
     for index, message in enumerate(messages):
@@ -99,7 +94,7 @@ def _sound(messages: Sequence[Message], repairs: list[Repair]) -> tuple[list[int
 
 
 def _newest_open(messages: Sequence[Message]) -> int:
-    """The message whose calls may still be answered: an assistant's that nothing but results follow; else -1."""
+    """Return the index of an assistant message followed only by results, whose calls may still be answered; else -1."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role != "tool":
             return index if messages[index].role == "assistant" else -1
@@ -109,7 +104,7 @@ def _newest_open(messages: Sequence[Message]) -> int:
 def _results_of(
     messages: Sequence[Message], index: int, found: Matching, given: list[int], repairs: list[Repair], *, fill: bool
 ) -> list[Message]:
-    """The results of one assistant message, as the messages that follow it."""
+    """Return the results of one assistant message, as the messages that follow it."""
     calls = messages[index].tool_calls
     places = [found.answers.get((index, position)) for position in range(len(calls))]
     behind = index + 1
@@ -124,8 +119,8 @@ def _results_of(
             done = f"moved the result of {call.name} behind its call"
             repairs.append(Repair(index=given[place[0]], problem="misplaced_result", done=done))
     if not broken:
-        # All are there: the order in which they came is as good as the order of the calls, and it is the same
-        # whatever stands between them, so that a round alone is shown as it is shown among others.
+        # All results are there: the order in which they came is as good as the order of the calls. It does not depend
+        # on what stands between them, so a round alone is shown as it is among others.
         return _carried(messages, sorted(place for place in places if place is not None))
     shown: list[Message] = []
     for missing, run in groupby(zip(calls, places, strict=True), key=lambda pair: pair[1] is None):
@@ -137,7 +132,7 @@ def _results_of(
 
 
 def _carried(messages: Sequence[Message], places: list[Place]) -> list[Message]:
-    """These results in this order, in the messages they came in as far as that is possible."""
+    """Return these results in this order, in their original messages as far as possible."""
     runs = groupby(places, key=lambda place: place[0])
     return [with_results(messages[index], [position for _, position in run]) for index, run in runs]
 
@@ -149,11 +144,11 @@ def _id(result: ToolCallResult) -> str:
 _SPOKEN = ROLES - {"tool"}
 
 Wrong = tuple[str, str]
-"""A problem's name, and what was done about it."""
+"""A problem's name, and the repair that was made."""
 
 
 def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
-    """The message as it can be shown, the same object if nothing is wrong; None if nothing is left of it."""
+    """Return the message as it can be shown, the same object if it is valid; None if nothing is left of it."""
     if is_plain(message):
         return message, []
     wrong: list[Wrong] = []
@@ -181,18 +176,18 @@ def sound(message: Message) -> tuple[Message | None, list[Wrong]]:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether somebody said something and nothing else, as in most messages: there is nothing to look at."""
+    """Return True for a text without calls or results, as most messages are: it needs no repair."""
     said = message.content and isinstance(message.content, str) and message.role in _SPOKEN
     return bool(said) and not message.tool_calls and not message.tool_results
 
 
 def is_empty(message: Message) -> bool:
-    """Whether a message says nothing to anybody; a spoken answer is in what is kept for its provider."""
+    """Return True if a message has no content. A spoken answer is in the metadata kept for its provider."""
     return says_nothing(message) and not kept_for(message, "openai", "message").get("audio")
 
 
 def with_calls(message: Message, positions: Sequence[int]) -> Message:
-    """The message with only the calls at these positions, also where its parts and notes name them."""
+    """Return the message with only the calls at these positions, also where its parts and notes refer to them."""
     moved = {old: new for new, old in enumerate(positions)}
     content = message.content
     if isinstance(content, list):
@@ -204,7 +199,7 @@ def with_calls(message: Message, positions: Sequence[int]) -> Message:
 
 
 def with_results(message: Message, positions: Sequence[int]) -> Message:
-    """The message with only the results at these positions; the same object if those are all it has."""
+    """Return the message with only the results at these positions; the same object if those are all."""
     if [*positions] == [*range(len(message.tool_results))]:
         return message
     results = tuple(message.tool_results[position] for position in positions)
@@ -213,12 +208,12 @@ def with_results(message: Message, positions: Sequence[int]) -> Message:
 
 
 def changed(message: Message, **fields: Any) -> Message:
-    """The message with other fields. What was counted is no longer what it says."""
+    """Return the message with other fields. Its token count no longer applies, so it is dropped."""
     return msgspec.structs.replace(message, **fields, tokens=None, tokenizer=None)
 
 
 def _renumbered(metadata: dict[str, Any] | None, kind: str, moved: dict[int, int]) -> dict[str, Any] | None:
-    """What a message keeps for providers beside its calls or results, by the new positions of those."""
+    """Return the metadata with providers' notes on calls or results moved to the new positions."""
     if not metadata:
         return metadata
     shown = dict(metadata)

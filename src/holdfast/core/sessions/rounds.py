@@ -1,6 +1,6 @@
 """A conversation made valid and cut into rounds, which are measured only when they are looked at.
 
-So the tokens of a long history are counted for what is shown and one round more, not for all of it.
+So tokens are counted for the part of a long history that is shown and one round more, not for all of it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Size = tuple[int, int]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a window may be, and how its tokens are counted."""
+    """The size that a window may have, and the function that counts its tokens."""
 
     messages: int = UNLIMITED
     tokens: int = UNLIMITED
     reserve: int = 0
-    """Tokens of the limit that are for something beside the messages."""
+    """Tokens of the limit that are not for the messages."""
     count: CountMessage | None = None
 
     @property
     def size(self) -> Size:
-        """What the messages may take of both limits."""
+        """The room for messages within both limits."""
         return self.messages, self.tokens - self.reserve
 
 
 def bounds(
     max_messages: int | None, max_tokens: int | None, count: CountMessage | None = None, reserve: int = 0
 ) -> Bounds:
-    """The limits a caller gave, checked."""
+    """Check the limits that a caller gave."""
     if max_messages is None and max_tokens is None:
         raise InvalidValue("A window needs a limit. Give max_messages, max_tokens or both.")
     for name, value in (("max_messages", max_messages), ("max_tokens", max_tokens), ("reserve", reserve)):
@@ -57,17 +57,17 @@ def bounds(
 
 
 def is_summary(message: Message) -> bool:
-    """Whether a message stands for others that were summarised."""
+    """Return True if a message stands for others that were summarised."""
     return message.role == "system" and message.text.startswith(SUMMARY_PREFIX)
 
 
 def less(room: Size, size: Size) -> Size:
-    """The room that is left; below zero if there is not enough."""
+    """Return the room that is left; below zero if there is not enough."""
     return room[0] - size[0], room[1] - size[1]
 
 
 def fits(size: Size, room: Size) -> bool:
-    """Whether both messages and tokens fit."""
+    """Return True if both messages and tokens fit."""
     return size[0] <= room[0] and size[1] <= room[1]
 
 
@@ -77,7 +77,10 @@ class Conversation:
     __slots__ = ("_known", "_starts", "first", "limits", "messages", "repairs", "rounds")
 
     def __init__(self, messages: Sequence[Message], limits: Bounds, leading: int | None = None) -> None:
-        """`leading` says how many of the messages are the first instructions, if the list is only an end of a line."""
+        """Repair the messages and find the rounds.
+
+        `leading` is the number of first instructions, if the list is only the end of a thread.
+        """
         found = repaired(messages)
         self.messages = found.messages
         self.repairs = tuple(found.repairs)
@@ -88,27 +91,27 @@ class Conversation:
                 break
             begin += 1
         self.first = self.messages[:begin]
-        # Results are behind their calls now, so a round ends where the next message is no result.
+        # Results now follow their calls, so a new round begins with each message that is not a tool's.
         starts = [index for index in range(begin, len(self.messages)) if self.messages[index].role != "tool"]
         self._starts = [*starts, len(self.messages)]
         self.rounds = len(starts)
         self._known: dict[int, tuple[Message, int]] = {}
 
     def round(self, nth: int) -> list[Message]:
-        """The messages of a round; from the newest with -1."""
+        """Return the messages of a round; negative numbers count from the newest."""
         nth = nth % self.rounds
         return self.messages[self._starts[nth] : self._starts[nth + 1]]
 
     def head(self, nth: int) -> Message:
-        """The message that a round begins with."""
+        """Return the first message of a round."""
         return self.messages[self._starts[nth % self.rounds]]
 
     def size(self, messages: Sequence[Message]) -> Size:
-        """How much of both limits these take."""
+        """Return the size of these messages."""
         return len(messages), sum(map(self.count, messages))
 
     def fits(self) -> bool:
-        """Whether all of it is within the limits."""
+        """Return True if the whole conversation is within the limits."""
         room = less(self.limits.size, self.size(self.first))
         for nth in range(self.rounds - 1, -1, -1):
             if min(room) < 0:
@@ -117,7 +120,7 @@ class Conversation:
         return min(room) >= 0
 
     def chosen(self, room: Size, *, most: int = UNLIMITED, keep_summaries: bool) -> list[int]:
-        """Rounds to show before the newest one: what is pinned, then the newer ones up to the first too large."""
+        """Choose rounds to show before the newest: pinned ones, then newer ones up to the first that is too large."""
         chosen: set[int] = set()
         older = range(self.rounds - 2, -1, -1)
         for nth in older:
@@ -134,12 +137,12 @@ class Conversation:
         return sorted(chosen)
 
     def count(self, message: Message) -> int:
-        """The tokens of a message, asked for once; 0 if nobody counts."""
+        """Return the tokens of a message, counted once; 0 if there is no counter."""
         if self.limits.count is None:
             return 0
         known = self._known.get(id(message))
         if known is None:
-            # The message is kept beside its number, so that its identity is not given to another.
+            # The message is kept with its count, so that its identity is not reused for another object.
             known = self._known[id(message)] = (message, _asked(self.limits.count, message))
         return known[1]
 
@@ -153,7 +156,7 @@ def _asked(count: CountMessage, message: Message) -> int:
         tokens = count(message)
     except HoldfastError:
         raise
-    except Exception as error:  # it is the caller's own code
+    except Exception as error:  # The counter is the caller's own code.
         raise InvalidValue(f"The tokens of a message could not be counted: {words(error)}.") from error
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
         raise InvalidValue(f"count gave {tokens!r} for a message. It must give a whole number, not below zero.")

@@ -1,7 +1,7 @@
-"""Messages made to fit by leaving out the middle of what is long, never by tearing a call from its result.
+"""Make messages fit by leaving out the middle of long texts, never by tearing a call from its result.
 
-Tool outputs give way first, then texts, and the arguments of calls only if nothing else helps. Each keeps
-its beginning and its end around a marker that says how much is missing. Images, files and reasoning stay.
+Tool outputs are shortened first, then texts, and the arguments of calls only if nothing else helps. Each keeps its
+beginning and its end around a marker that gives the number of missing characters. Images, files and reasoning stay.
 """
 
 from __future__ import annotations
@@ -19,39 +19,42 @@ from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallRe
 
 CountMessage = Callable[[Message], int]
 Name = Callable[[Message], str | None]
-"""What a model can ask for to read a message whole."""
+"""A function from a message to the handle by which a model can read it whole."""
 What = Literal["results", "text", "arguments", "calls"]
 _ORDER: tuple[What, ...] = ("results", "text", "arguments")
 SHORTENED = "SHORTENED_JSON"
-"""Under this name stands what is left of arguments, as text: no tool takes it, should a model write so itself."""
+"""The key for what is left of arguments, as text: no tool accepts it, should a model write it itself."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """What was left out of one message: characters of results, text or arguments, or calls with their results."""
+    """An omission from one message: characters of results, text or arguments, or calls with their results."""
 
     index: int
-    """Which message of the window, from 0."""
+    """The index of the message in the window, from 0."""
     what: What
     left_out: int
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """Messages after shortening. They fit if `tokens` does; else they are as short as they can get."""
+    """Messages after shortening. If `tokens` is too large, they are as short as they can get."""
 
     messages: list[Message]
     cuts: tuple[Cut, ...]
     tokens: int
     recipe: tuple[str, ...] = ()
-    """What was done, one step after the other: `applied` does it again."""
+    """The steps of the shortening, in order; `apply_recipe` repeats them."""
 
 
 def cut_marker(left_out: int, name: str | None = None) -> str:
-    """What stands in the place of characters that were left out, with what to ask for to read them."""
+    """Return the marker for characters that were left out, with the handle to read them by."""
     return f"[… {left_out} characters left out …]" if name is None else f"[… {left_out} characters left out: {name} …]"
 
 
 def cut(text: str, keep: int, name: str | None = None) -> tuple[str, int]:
-    """A text with only `keep` of its characters, from both ends, and how many are missing; whole if not shorter so."""
+    """Cut a text to `keep` characters from both ends; return it and the number missing.
+
+    Not cut if that saves nothing.
+    """
     left_out = len(text) - keep
     if left_out <= 0 or left_out <= len(between := cut_marker(left_out, name)):
         return text, 0
@@ -67,7 +70,7 @@ def fitted(
     name: Name | None = None,
     order: Sequence[What] = _ORDER,
 ) -> Fitted:
-    """The messages of one round in at most `room` tokens if shortening can do that, with as much kept as fits."""
+    """Shorten the messages of one round to at most `room` tokens, as far as possible, keeping as much as fits."""
     form = least = Fitted(list(messages), (), sum(map(count, messages)))
     if form.tokens <= room:
         return form
@@ -81,7 +84,7 @@ def fitted(
 
 
 def applied(messages: Sequence[Message], recipe: Sequence[str], name: Name | None = None) -> Fitted:
-    """The messages shortened as they were before, step by step."""
+    """Shorten messages by the steps of an earlier recipe."""
     form: Fitted = Fitted(list(messages), (), 0)
     for step in recipe:
         what, _, amount = step.partition(":")
@@ -98,7 +101,7 @@ def _uncounted(message: Message) -> int:
 
 
 def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
-    """An assistant message with only its newest calls, so that with their results they are at most `most` messages."""
+    """Keep the newest calls of an assistant message that fit into `most` messages with their results, or None."""
     asked, answers = messages[0], matched(messages).answers
     holders: set[int] = set()
     first = len(asked.tool_calls)
@@ -116,7 +119,7 @@ def thinned(messages: Sequence[Message], most: int) -> Fitted | None:
 
 
 def _longest(form: Fitted, what: What, room: int, count: CountMessage, shortest: Fitted, name: Name | None) -> Fitted:
-    """The most that can be kept of what gives way. However long it is, little more than what fits is counted."""
+    """Find the longest form that fits. However long the text is, little more than what fits is counted."""
     best, low, high = shortest, 0, max(room, 16)
     longest = max(cut.left_out for cut in shortest.cuts)
     while high < longest and (tried := _shortened(form, what, high, count, name)).tokens <= room:
@@ -132,7 +135,7 @@ def _longest(form: Fitted, what: What, room: int, count: CountMessage, shortest:
 
 
 def _shortened(form: Fitted, what: What, keep: int, count: CountMessage, name: Name | None = None) -> Fitted:
-    """Every output or text of more than `keep` characters cut down to that."""
+    """Cut every output or text of more than `keep` characters to that length."""
     shown: list[Message] = []
     cuts = list(form.cuts)
     tokens = form.tokens

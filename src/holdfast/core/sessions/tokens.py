@@ -1,14 +1,14 @@
-"""How many tokens a message, a system prompt and tool definitions take in a request.
+"""Count the tokens of a message, a system prompt and tool definitions in a request.
 
-What is exact: texts, arguments and results are counted by the tokenizer on the very text that is
-sent, each apart. What is an upper bound: everything a provider puts around them. `Framing` has the
-numbers, from what providers publish and from requests measured by others; where only a range is
-known, its upper end. So a count may be a few tokens high for each message and is not below what is
-billed, as far as the tokenizer is the model's own.
+Texts, arguments and results are exact: the tokenizer counts the very text that is sent, each one
+separately. Everything that a provider puts around them is an upper bound. `Framing` has the numbers,
+from what providers publish and from requests measured by others; where only a range is known, its
+upper end. So a count may be a few tokens high for each message, but is not below what is billed, as
+far as the tokenizer is the model's own.
 
 Images are counted at the most that a provider ever takes for one, since their size in pixels is not
-known here. Files are counted by their text if it is here, else by their size in bytes, which is a
-rough guide only. A part may say better with its own "tokens".
+known here. Files are counted by their text if it is available, else by their size in bytes, which is
+only a rough guide. A part may give a better number in its own "tokens".
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from holdfast.records.messages import Message, Part, ToolDef
 Count = Callable[[str], int]
 
 SEAM = 2
-"""Between parts: joined, two texts may have a token more than apart, once in a hundred times; two were seen once."""
+"""For each seam between parts: two texts joined may have a token more than apart, rarely two."""
 PAGE = 5_000
-"""A page of a document as text and as an image, at the most."""
+"""A page of a document as text and as an image, at most."""
 PAGE_BYTES = 20_000
-"""A page of text in a PDF; pages with pictures have more bytes and not more tokens."""
+"""A page of text in a PDF; pages with pictures have more bytes but not more tokens."""
 MOST_PAGES = 100
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/yaml")
 
 
 class Framing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider adds to texts, in tokens."""
+    """The tokens that a provider adds to texts."""
 
     name: str
     message: int
     """A message with its role."""
     author: int
-    """The name of a message's author, beside the text of the name."""
+    """The name of a message's author, in addition to the text of the name."""
     part: int
     """A part that is not text; also covers the words that stand for it where it cannot be shown."""
     call: int
-    """A tool call, beside its name and arguments."""
+    """A tool call, in addition to its name and arguments."""
     parallel: int
-    """Calls that are made together, once for a message."""
+    """Calls made together, once for a message."""
     result: int
-    """A tool's result, beside its text."""
+    """A tool's result, in addition to its text."""
     reply: int
-    """What leads the reply, once for a request."""
+    """The prefix of the reply, once for a request."""
     low_image: int
     image: int
     tools: int
     """Tool definitions as a whole, once for a request that has any."""
     tool: int
-    """A tool definition, beside its JSON."""
+    """A tool definition, in addition to its JSON."""
     hosted_tool: int
-    """A tool that the provider itself runs, beside its JSON: its instructions are not published."""
+    """A tool that the provider runs, in addition to its JSON: its instructions are not published."""
 
 
 OPENAI = Framing(
@@ -102,7 +102,10 @@ ANTHROPIC = Framing(
     tool=20,
     hosted_tool=3_000,
 )
-"""Messages. Tool use has a prompt of its own, 159 to 804 tokens by model; an image at most 4,784. Calls carry ids."""
+"""The Messages API.
+
+Tool use has a prompt of its own, 159 to 804 tokens by model; an image at most 4,784. Calls have ids.
+"""
 
 OTHER = Framing(
     name="other",
@@ -119,24 +122,24 @@ OTHER = Framing(
     tool=20,
     hosted_tool=3_000,
 )
-"""Anybody else's: chat templates of open models and providers that publish nothing."""
+"""Any other provider: chat templates of open models, and providers that publish nothing."""
 
 _FRAMINGS = {"openai": OPENAI, "azure": OPENAI, "responses": RESPONSES, "anthropic": ANTHROPIC}
 
 
 def framing_of(provider: str | None, model: str | None = None) -> Framing:
-    """The framing of a provider; of one model where that differs."""
+    """Return the framing of a provider, or of one of its models where that differs."""
     found = _FRAMINGS.get(provider or "", OTHER)
     return OPENAI_SMALL if found is OPENAI and "gpt-4o-mini" in (model or "") else found
 
 
 def counted_as(tokenizer: str, framing: Framing) -> str:
-    """The name under which counts are kept: they hold for this tokenizer within this framing."""
+    """Return the name under which counts are kept: they hold for this tokenizer within this framing."""
     return tokenizer if framing is OPENAI else f"{tokenizer}+{framing.name}"
 
 
 def message_tokens(message: Message, count: Count, framing: Framing) -> int:
-    """The tokens of one message in a request."""
+    """Return the tokens of one message in a request."""
     total = framing.message
     content = message.content
     if isinstance(content, str):
@@ -158,13 +161,13 @@ def message_tokens(message: Message, count: Count, framing: Framing) -> int:
 
 
 def system_tokens(text: str | None, count: Count, framing: Framing) -> int:
-    """The tokens of a system prompt; none if it says nothing."""
+    """Return the tokens of a system prompt; 0 if it is empty."""
     prompt = prompt_of(text)
     return framing.message + count(prompt) if prompt else 0
 
 
 def tools_tokens(tools: Sequence[ToolDef], count: Count, framing: Framing) -> int:
-    """The tokens of tool definitions, counted as JSON, which is longer than any form models are shown them in."""
+    """Return the tokens of tool definitions, counted as JSON, which is longer than any form that models see."""
     total = framing.tools if tools else 0
     for tool in tools:
         if tool.raw is not None:
@@ -183,13 +186,13 @@ def request_tokens(
     system: str | None = None,
     tools: Sequence[ToolDef] = (),
 ) -> int:
-    """The tokens of a whole request, also what leads the reply."""
+    """Return the tokens of a whole request, including the prefix of the reply."""
     total = framing.reply + system_tokens(system, count, framing) + tools_tokens(tools, count, framing)
     return total + sum(message_tokens(message, count, framing) for message in messages)
 
 
 def _name_tokens(message: Message, name: str, count: Count, framing: Framing) -> int:
-    """The name of who spoke; every result of a message has its tool's."""
+    """Return the tokens of the author's name; of a tool message, for each of its results."""
     if message.role == "tool":
         return len(message.tool_results) * (framing.author + count(tool_name(name)))
     return framing.author + count(author_name(name))
@@ -205,7 +208,7 @@ def _part_tokens(part: Part, count: Count, framing: Framing) -> int:
     if kind in ("text", "refusal") and isinstance(text, str):
         return count(text)
     if kind == "call":
-        # Only says where a call stood; the call itself is counted with the calls.
+        # Only marks the position of a call; the call itself is counted with the calls.
         return 0
     known = _number(part.get("tokens"))
     if known is not None:

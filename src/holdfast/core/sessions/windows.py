@@ -1,8 +1,8 @@
 """The newest part of a conversation that fits: valid for every provider, never over its limit.
 
-A window is the first instructions, then what is pinned, then the newest whole rounds without a gap,
-all in the order in which it was said. Nothing is remembered here: the list is the caller's, stays as
-it is, and what is not shown can be found in it.
+A window is the first instructions, then pinned rounds, then the newest whole rounds without a gap,
+all in their original order. The caller's list is not changed, and nothing is remembered here: what
+is not shown is still in the list.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from holdfast.records.messages import Message, Repair
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be shown of a conversation, and what that took."""
+    """The part of a conversation that may be shown, and its cost."""
 
     messages: list[Message]
     left_out: int = 0
-    """How many messages of the repaired conversation are not shown."""
+    """Messages of the repaired conversation that are not shown."""
     tokens: int | None = None
-    """What they take of the limit, with what was reserved; None if nobody counts."""
+    """Tokens of the messages and the reserve; None if there is no counter."""
     shortened: tuple[Cut, ...] = ()
     repairs: tuple[Repair, ...] = ()
     summarised: int = 0
-    """For how many of those left out a summary stands."""
+    """Messages left out for which a summary stands."""
     failure: str | None = None
-    """Why there is no summary though one was asked for."""
+    """The reason why there is no summary though one was asked for."""
 
 
 def sliding(
@@ -42,16 +42,16 @@ def sliding(
     reserve: int = 0,
     leading: int | None = None,
 ) -> Window:
-    """The first instructions and the newest whole rounds that fit; only the newest may be shortened.
+    """Return the first instructions and the newest whole rounds that fit; only the newest may be shortened.
 
-    `reserve` is how many of the tokens are for something else: tool definitions, a system prompt passed apart.
-    `leading` is how many messages are the first instructions; all at the beginning, if it is not said.
+    `reserve` is the number of tokens for something else: tool definitions, a separate system prompt.
+    `leading` is the number of first instructions; by default all at the beginning.
     """
     return slid(Conversation(messages, bounds(max_messages, max_tokens, count, reserve), leading))
 
 
 def slid(talk: Conversation, failure: str | None = None) -> Window:
-    """The window over a conversation that has been repaired and can be measured."""
+    """Return the window over a conversation that has been repaired and can be measured."""
     room = less(talk.limits.size, talk.size(talk.first))
     if not talk.rounds:
         _newest(talk, [], room)
@@ -69,7 +69,7 @@ def shown(
     summary: Message | None = None,
     failure: str | None = None,
 ) -> Window:
-    """The window of the first instructions, a summary, these rounds, and the newest one as it could be kept."""
+    """Build a window of the first instructions, a summary, these rounds, and the newest round as it was fitted."""
     messages = [*talk.first] if summary is None else [*talk.first, summary]
     for nth in chosen:
         messages += talk.round(nth)
@@ -88,7 +88,7 @@ def shown(
 
 
 def _newest(talk: Conversation, whole: list[Message], room: tuple[int, int]) -> Fitted:
-    """The newest round, which is always shown: with fewer calls or shorter texts if it must be."""
+    """Fit the newest round, which is always shown: with fewer calls or shorter texts if necessary."""
     form: Fitted | None = Fitted(whole, (), 0)
     if len(whole) > room[0]:
         form = thinned(whole, room[0]) if len(whole) > 1 else None

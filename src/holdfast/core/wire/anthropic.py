@@ -1,31 +1,26 @@
-"""Anthropic's Messages form, read and written.
+"""Anthropic's Messages format, read and written, with marks for its prompt cache.
 
-Tool results, which it puts into user messages, are a message of their own here.
-`render(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, up to this:
+Anthropic puts tool results into user messages; holdfast keeps them as separate messages.
+`render_request(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, except that:
 
 - neighbours of one role are one message; results come first in theirs
 - blank texts are left out
-- `cache_control` belongs to a request, not to a message, and is left out; so are keys that are null
+- `cache_control` belongs to a request, not to a message, and is left out; so are null keys
 - `is_error` is left out when false, a result's content when blank
 - a system message among the messages comes back as a user's text with a label
 
-Thinking and blocks of hosted tools are kept and given back unaltered, in their place. What is not
-understood is kept under `anthropic` and comes back.
+Thinking and blocks of hosted tools are kept and returned unaltered, in their place. Unknown fields are kept under
+`anthropic` and come back.
 
-Messages in Anthropic's form, which has the strictest rules.
+Rendering follows Anthropic's rules: the first message is the user's, roles alternate, every call is answered at the
+start of the next message, no text is blank, and there is one system prompt and no other system message.
 
-The first message is the user's, roles alternate, every call is answered at the start of the next
-message, no text is blank, and nothing but the one system prompt is the system's.
-
-Where Anthropic may take a request from its cache: `cache_control` marks.
-
-A mark says that everything up to it may come again. It is only put where that is so: behind the tools and the system
-prompt, behind the messages that are the same in the next call, and at the end, where a longer request goes on. What
-comes before a mark is written the same whatever follows it, so that the cache is really hit. A block that comes from
-the stable messages but stands behind one that does not is not marked.
-
-Anthropic takes four marks, none on thinking, and none of a longer life behind one of a shorter. Marks that a caller
-put into messages or tools stay as far as they are valid, and ours give way.
+A cache mark (`cache_control`) says that everything up to it may be sent again. Marks are set only where that is true:
+after the tools and the system prompt, after the messages that stay the same in the next call, and at the end, where a
+longer request continues. Content before a mark is rendered the same whatever follows it, so that the cache is really
+hit. A block from a stable message that comes after an unstable one is not marked. Anthropic accepts four marks, none
+on thinking, and no longer-lived mark after a shorter-lived one. A caller's own marks in messages or tools are kept as
+far as they are valid, and take precedence over ours.
 """
 
 from __future__ import annotations
@@ -64,7 +59,7 @@ _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system: Any = None) -> Reading:
-    """A list of messages, as far as it can be read; what could not is among the repairs."""
+    """Read a list of messages as far as possible; problems are listed as repairs."""
     notes = Notes()
     messages: list[Message] = []
     indexes: list[int] = []
@@ -76,7 +71,7 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system:
 
 
 def read_system(system: Any, notes: Notes) -> str | None:
-    """The system prompt from text or blocks; blocks become paragraphs."""
+    """Return the system prompt from text or blocks; blocks become paragraphs."""
     given = plain(system, notes)
     blocks = given if isinstance(given, list) else [given]
     texts = [block.get("text") if isinstance(block, dict) else block for block in blocks]
@@ -84,7 +79,7 @@ def read_system(system: Any, notes: Notes) -> str | None:
 
 
 def read_message(item: Any, notes: Notes) -> list[Message]:
-    """One of its messages as ours: the results in it, then what else was said."""
+    """Read one Anthropic message: its tool results as one message, then the rest as another."""
     given = plain(item, notes)
     if not isinstance(given, dict):
         notes.wrong("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
@@ -112,9 +107,9 @@ def render(
     ids: Ids = "unique",
     stable: int | None = None,
 ) -> AnthropicRequest:
-    """Keyword arguments for `messages.create`; `ids="provider"` is for export, the default for sending.
+    """Return keyword arguments for `messages.create`; `ids="provider"` is for export, the default for sending.
 
-    `stable` says how many of the leading messages are the same in the next call, and has cache marks put.
+    `stable` is the number of leading messages that stay the same in the next call; if given, cache marks are set.
     """
     written, told = rendered(messages, system, ids), to_anthropic(tools)
     if stable is not None:
@@ -156,7 +151,7 @@ def _present(*messages: Message | None) -> list[Message]:
 
 
 def _spoken(role: str, found: InOrder, metadata: dict[str, Any] | None) -> Message:
-    """What is not a result. One text is kept as text where it comes back as a block anyway."""
+    """Return the message without its results. A single text before calls stays text: it renders as a block anyway."""
     parts = found.content()
     content: str | list[Part] | None = parts or None
     if len(parts) == 1 and set(parts[0]) == {"type", "text"} and found.calls:
@@ -165,7 +160,7 @@ def _spoken(role: str, found: InOrder, metadata: dict[str, Any] | None) -> Messa
 
 
 def _read_block(block: Any, notes: Notes) -> Part | None:
-    """A block that is neither a call nor a result; those were where they may be, or are malformed."""
+    """Read a block that is neither a call nor a result; a call or result in the wrong role is malformed."""
     match block:
         case str():
             return text_part(block) if block else None
@@ -230,9 +225,9 @@ _IMAGES = {name: f"image/{name}" for name in ("jpeg", "png", "gif", "webp")} | {
 
 
 class Written(NamedTuple):
-    """A system prompt and messages, and of each block the index of the message that it comes from.
+    """A system prompt and messages, with the index of the source message of each block.
 
-    A block that the same message would not become again, were more to follow, has the number of all messages.
+    A block that would be rendered differently if more messages followed has the number of all messages as its source.
     """
 
     system: str | None
@@ -243,7 +238,7 @@ class Written(NamedTuple):
 
 
 class _Turn:
-    """Neighbours of one role, as one message."""
+    """Neighbouring messages of one role, rendered as one message."""
 
     __slots__ = ("blocks", "extras", "role", "text")
 
@@ -251,7 +246,7 @@ class _Turn:
         self.role = role
         self.blocks: list[tuple[Block, int]] = []
         self.text: str | None = None
-        """The content, as long as it is one text and was given as such."""
+        """The content, while it is a single text that was given as text."""
         self.extras: dict[str, Any] = {}
 
     def add(self, message: Message, blocks: list[Block], source: int) -> None:
@@ -261,9 +256,8 @@ class _Turn:
         self.extras |= kept_for(message, "anthropic", "message")
 
     def close(self) -> None:
-        """Put results first, and leave everything else in its order."""
+        """Move results to the front, keeping the order of all other blocks."""
         if self.role == "user":
-            # Sorting is stable.
             self.blocks = sorted(self.blocks, key=lambda each: each[0]["type"] != "tool_result")
 
     def wire(self) -> dict[str, Any]:
@@ -272,7 +266,7 @@ class _Turn:
 
 
 def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Written:
-    """The system prompt and the messages. Prompts at the head of the list join the system prompt."""
+    """Render the system prompt and the messages. Prompts at the head of the list join the system prompt."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     prompts, prompt_source = [prompt] if (prompt := prompt_of(system)) else [], -1
     turns: list[_Turn] = []
@@ -302,9 +296,9 @@ def rendered(messages: Sequence[Message], system: str | None, ids: Ids) -> Writt
 
 
 def _make_sendable(turns: list[_Turn], count: int) -> None:
-    """What a request needs and a conversation may lack: a message, the user's first, an end that can be continued."""
+    """Add what a request needs and a conversation may lack: a message, a user's message first, a continuable end."""
     if not turns:
-        # Only blanks were said, or instructions, and a request without a message is refused.
+        # There were only blank texts or instructions, and Anthropic refuses a request without a message.
         turns.append(_told(NOTHING_SAID, count))
     if turns[0].role == "assistant":
         turns.insert(0, _told(NOT_SHOWN, turns[0].blocks[0][1]))
@@ -346,7 +340,7 @@ def _blocks(message: Message, index: int, wire: WireIds, *, exact: bool) -> Iter
 
 
 def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[Block]:
-    """A part of what the assistant said."""
+    """Render a part of an assistant's message."""
     kind = part.get("type")
     if kind == "call":
         found = call_of(message, part)
@@ -364,7 +358,7 @@ def _said(message: Message, index: int, part: Part, wire: WireIds) -> Iterator[B
 
 
 def _given(part: Part) -> Iterator[Block]:
-    """A part of what the assistant is given."""
+    """Render a part of the model's input."""
     kind = part.get("type")
     if kind in ("text", "refusal"):
         yield from _text(part)
@@ -387,7 +381,7 @@ def _text(part: Part) -> Iterator[Block]:
 
 
 def _source(part: Part) -> dict[str, Any] | None:
-    """Where an image or file comes from; None if this provider cannot be given it."""
+    """Return the source of an image or file; None if this provider cannot accept it."""
     data, kept = bytes_of(part), file_id_of(part, "anthropic")
     media_type = str(part.get("media_type") or "")
     if data is not None:
@@ -429,18 +423,18 @@ _CARRYING: Final = frozenset(
 
 
 class _Spot(NamedTuple):
-    """A block or a tool, in the order of the request, and the index of the message that it comes from."""
+    """A block or a tool, in request order, and the index of its source message."""
 
     block: Block
     source: int
     carries: bool
-    """Whether it may have a mark."""
+    """True if it may carry a mark."""
 
 
 def marked(written: Written, tools: list[Block], stable: int, count: int) -> AnthropicRequest:
-    """The request with its marks; `stable` of its `count` messages are the same in the next call."""
+    """Return the request with its marks; `stable` of its `count` messages stay the same in the next call."""
     theirs = _Theirs()
-    # From the end, because a later mark covers what an earlier one does.
+    # Start from the end, because a later mark covers everything that an earlier one covers.
     turns = [theirs.turn(message) for message in reversed(written.messages)][::-1]
     tools = [theirs.kept(tool, _tool_carries(tool)) for tool in reversed(tools)][::-1]
     brief = [_Spot(tool, -1, _tool_carries(tool)) for tool in tools]
@@ -461,11 +455,11 @@ def marked(written: Written, tools: list[Block], stable: int, count: int) -> Ant
 
 
 def _put(brief: list[_Spot], said: list[_Spot], stable: int, count: int, left: int) -> None:
-    """Our marks, as many as there is room for: the one at the boundary first, then the end, then the brief."""
+    """Set our marks while there is room: first at the stable boundary, then at the end, then after the brief."""
     spots = [*brief, *said]
     first = 1 + max((at for at, spot in enumerate(spots) if _is_long(spot.block)), default=-1)
     end = _last(spots, count)
-    # As long as nothing was said, what follows may join the system prompt: that is no end to go on from.
+    # Without messages, the next prompt may join the system prompt, so its end is not a point to continue from.
     chosen = (_last(spots, stable), end if end >= len(brief) else NOWHERE, _last(brief, stable))
     for at in dict.fromkeys(chosen):
         if at >= first and left and CACHE not in spots[at].block:
@@ -474,7 +468,7 @@ def _put(brief: list[_Spot], said: list[_Spot], stable: int, count: int, left: i
 
 
 def _last(spots: list[_Spot], until: int) -> int:
-    """The last place for a mark before anything that comes from a message at `until` or later."""
+    """Return the last markable position before any block of a message at `until` or later."""
     found = NOWHERE
     for at, spot in enumerate(spots):
         if spot.source >= until:
@@ -485,7 +479,7 @@ def _last(spots: list[_Spot], until: int) -> int:
 
 
 def _carries(block: Block) -> bool:
-    """Whether a block may have a mark: thinking may not, nor a text that is blank."""
+    """Return True if a block may carry a mark: thinking and blank text may not."""
     kind = str(block.get("type"))
     if kind == "text":
         return bool(str(block.get("text", "")).strip())
@@ -493,12 +487,12 @@ def _carries(block: Block) -> bool:
 
 
 def _tool_carries(tool: Block) -> bool:
-    """Whether a tool may have a mark: one that is loaded later stands nowhere yet."""
+    """Return True if a tool may carry a mark: a tool loaded later is not in the prompt yet."""
     return not tool.get("defer_loading")
 
 
 class _Theirs:
-    """The caller's own marks, gone through from the last one to the first."""
+    """The caller's own marks, visited from the last to the first."""
 
     __slots__ = ("left",)
 
@@ -506,14 +500,14 @@ class _Theirs:
         self.left = MOST_MARKS
 
     def turn(self, message: dict[str, Any]) -> list[Block]:
-        """The blocks of a message, also of one that is a text."""
+        """Return a message's blocks, also for a plain text."""
         content = message["content"]
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
         return self._all_kept(content)
 
     def kept(self, block: Block, carries: bool) -> Block:
-        """A copy of a block or a tool with those of its marks that may stay."""
+        """Return a copy of a block or tool with only its valid marks."""
         out = dict(block)
         if CACHE in out and (out[CACHE] is None or not self.left or not carries):
             del out[CACHE]
@@ -528,7 +522,7 @@ class _Theirs:
 
 
 def _is_long(block: Block) -> bool:
-    """Whether it has a mark that outlives ours, itself or inside."""
+    """Return True if the block or its content has a mark that outlives ours."""
     return any(not isinstance(mark, dict) or mark.get("ttl") not in _SHORTEST for mark in _marks(block))
 
 
@@ -542,7 +536,7 @@ def _marks(block: Block) -> Iterator[Any]:
 
 
 def _message(message: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
-    """A message with its marked blocks; one that was a text stays one where it is not marked."""
+    """Return a message with its marked blocks; a plain text without a mark stays text."""
     if isinstance(message["content"], str) and CACHE not in blocks[0]:
         return message
     return {**message, "content": blocks}

@@ -1,14 +1,11 @@
-"""Tool calls and their results as providers write them.
+"""Tool calls, their results and their ids, as providers write them.
 
-Arguments stay the JSON text that the model wrote. A call that cannot be made (no name, arguments
-that are not JSON) is refused, or repaired, or, in a partial message, left out and noted.
+Arguments stay the JSON text that the model wrote. A call that cannot be made (no name, arguments that are not JSON)
+is refused, or repaired, or, in a partial message, left out and noted.
 
-The ids under which a provider is told of calls and results.
-
-Providers' ids come again inside a conversation, so results are matched to calls first and ids are
-written after. For sending, every call gets an id that is valid for the provider and that no
-other call of the request has: its own if it can be, else one made from it. For export, ids are
-the provider's as they were. Names of tools go the same two ways, see `names.py`.
+Providers' ids repeat within a conversation, so results are matched to calls first and ids are assigned after. For
+sending, every call gets an id that is valid for the provider and unique in the request: its own if possible, else one
+derived from it. For export, ids are the provider's own.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ from holdfast.core.wire.tools import tool_name
 from holdfast.records.messages import INTERRUPTED, Message, Part, ToolCallRequest, ToolCallResult
 
 INVALID = "INVALID_JSON"
-"""Under this name stand arguments that were not JSON, as text."""
+"""The key under which unparseable arguments are kept as text."""
 NO_REASON = "The tool failed without saying why."
 _LONGEST_NOTE = 2_000
 
 
 def read_call(name: Any, arguments: Any, provider_id: Any, notes: Notes) -> ToolCallRequest | None:
-    """A call, or None if there is none that could be made."""
+    """Read a call; None if it cannot be made."""
     if not isinstance(name, str) or not name.strip():
         _note_nameless(arguments, notes)
         return None
@@ -43,12 +40,12 @@ def read_call(name: Any, arguments: Any, provider_id: Any, notes: Notes) -> Tool
 
 
 def id_text(value: Any) -> str | None:
-    """A provider's id; anything but text is none."""
+    """Return a provider's id; None for anything but text."""
     return value if isinstance(value, str) and value else None
 
 
 def is_json(text: str) -> bool:
-    """Whether text is one JSON value, as the standard has it: no NaN, no lone surrogates."""
+    """Return True if text is one standard JSON value: no NaN, no lone surrogates."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -57,7 +54,7 @@ def is_json(text: str) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """Data as compact JSON."""
+    """Return data as compact JSON."""
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
@@ -65,7 +62,7 @@ def json_text(value: Any) -> str:
 
 
 def arguments_object(call: ToolCallRequest) -> dict[str, Any]:
-    """Arguments for providers that take an object only."""
+    """Return the arguments as an object, for providers that accept nothing else."""
     try:
         value = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -74,18 +71,18 @@ def arguments_object(call: ToolCallRequest) -> dict[str, Any]:
 
 
 def custom_arguments(text: Any) -> str:
-    """The free text of a custom tool's call as the arguments of a call."""
+    """Return the free text of a custom tool's call as JSON arguments."""
     return json_text({"input": text if isinstance(text, str) else ""})
 
 
 def custom_input(call: ToolCallRequest) -> str:
-    """The free text that a custom tool's call was made with."""
+    """Return the free text of a custom tool's call."""
     given = arguments_object(call).get("input")
     return given if isinstance(given, str) else call.arguments
 
 
 def shown_result(message: Message, result: ToolCallResult) -> str | list[Part]:
-    """What a model is shown of a result: text, parts, or other data as JSON text."""
+    """Return a result as the model sees it: text, parts, or other data as JSON text."""
     value = result.result
     if _is_blank(value):
         if result.interrupted:
@@ -100,12 +97,12 @@ def shown_result(message: Message, result: ToolCallResult) -> str | list[Part]:
 
 
 def failed(result: ToolCallResult) -> bool:
-    """Whether a provider is told that the call failed."""
+    """Return True if the provider is told that the call failed."""
     return result.is_error or result.interrupted
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether a result has no word in it. Of a failure, which providers want to be told of, something is said then."""
+    """Return True if a result has no text. A blank failure gets a text, because providers require one."""
     if isinstance(value, str):
         return not value or value.isspace()
     if is_parts(value):
@@ -132,7 +129,7 @@ def _arguments(name: str, arguments: Any, notes: Notes) -> str | None:
     if is_json(arguments):
         return arguments
     if not arguments.strip():
-        # Some models write nothing where a tool takes nothing.
+        # Some models write nothing for a tool without parameters.
         return "{}"
     if notes.partial:
         notes.left_out.append({"name": name, "arguments": _noted(arguments)})
@@ -157,7 +154,7 @@ _NOT_IN_AN_ID = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 class WireIds:
-    """The id of every call and every result of a request, and the names of tools in it."""
+    """The ids of all calls and results of a request, and the names of its tools."""
 
     __slots__ = ("_calls", "_exact", "_results", "_unmatched")
 
@@ -176,22 +173,22 @@ class WireIds:
                     )
 
     def of_call(self, index: int, position: int) -> str:
-        """The id of a call."""
+        """Return the id of a call."""
         return self._calls[index, position]
 
     def of_result(self, index: int, position: int, result: ToolCallResult, *, exact: bool) -> str:
-        """The id of the call that a result answers; for export, the one that the result itself has."""
+        """Return the id of the call that a result answers; for export, the result's own id."""
         if exact and result.provider_id:
             return result.provider_id
         call = self._results.get((index, position))
         return self._unmatched[index, position] if call is None else self._calls[call]
 
     def tool(self, name: str) -> str:
-        """The name of a tool, in a call or where a result repeats it."""
+        """Return the name of a tool, in a call or where a result repeats it."""
         return name if self._exact else tool_name(name)
 
     def call_place(self, index: int, position: int) -> Place | None:
-        """Where the call of a result stands."""
+        """Return the position of a result's call."""
         return self._results.get((index, position))
 
 
@@ -204,7 +201,7 @@ def _calls(messages: Sequence[Message]) -> list[tuple[Place, ToolCallRequest]]:
 
 
 def _as_given(messages: Sequence[Message]) -> dict[Place, str]:
-    """The provider's ids; calls that never had one are numbered, apart from those."""
+    """Return the provider's ids; calls without one are numbered, avoiding those ids."""
     calls = _calls(messages)
     used = {call.provider_id for _, call in calls if call.provider_id}
     return {
@@ -214,7 +211,7 @@ def _as_given(messages: Sequence[Message]) -> dict[Place, str]:
 
 
 def _unique(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -> dict[Place, str]:
-    """The provider's id for the first call that has it; the others get one of their own."""
+    """Return unique ids: the provider's id for the first call that has it, new ids for the others."""
     calls = _calls(messages)
     found: dict[Place, str] = {}
     used: set[str] = set()
@@ -225,13 +222,13 @@ def _unique(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -
             used.add(given)
     for place, call in calls:
         if place not in found:
-            # holdfast's own id does not change when the window moves, so the prompt cache stays warm.
+            # holdfast's own id does not change when the window moves, which keeps the prompt cache warm.
             found[place] = _free(call.id or call.provider_id or "call", valid, longest, used)
     return found
 
 
 def _free(given: str, valid: re.Pattern[str], longest: int, used: set[str]) -> str:
-    """An id made from what is there, which nothing else has; it is used from now on."""
+    """Return an unused id derived from the given one, and add it to `used`."""
     base = given if valid.fullmatch(given) else _NOT_IN_AN_ID.sub("_", given)
     chosen = base[:longest] or "call"
     number = 1

@@ -1,7 +1,7 @@
 """Import and export by the name of a format: `openai`, `responses`, `anthropic`.
 
-A conversation is given as its list of messages, or as the keyword arguments of a request with the
-system prompt and the tools beside them. Lines of holdfast's own form are in `lines.py`.
+A conversation is given as its list of messages, or as the keyword arguments of a request with system prompt and
+tools. holdfast's own JSON lines are in `jsonl.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RENDER: dict[str, Callable[..., Request]] = {
 
 
 def read_conversation(format: str, given: Any) -> Reading:
-    """A conversation in a provider's form; what was broken is among the repairs."""
+    """Read a conversation in a provider's format; problems are listed as repairs."""
     _check(format)
     request = given if isinstance(given, Mapping) else {}
     items = given if not isinstance(given, Mapping) else request.get("input" if format == "responses" else "messages")
@@ -57,7 +57,7 @@ def render_conversation(
     tools: Iterable[ToolDef] = (),
     ids: Ids = "provider",
 ) -> Request:
-    """A conversation as a request's keyword arguments, with the provider's own ids unless told otherwise."""
+    """Return a conversation as a request's keyword arguments, by default with the provider's own ids."""
     _check(format)
     return _RENDER[format](messages, system=system, tools=tools, ids=ids)
 
@@ -68,7 +68,7 @@ def _check(format: str) -> None:
 
 
 def _tools(given: Any) -> tuple[tuple[ToolDef, ...], list[Repair]]:
-    """Tools that can be read, one of each name; others are left out of an import and reported."""
+    """Return the readable tools, one of each name, and a repair for each tool left out."""
     found: dict[str, ToolDef] = {}
     repairs: list[Repair] = []
     for item in given if isinstance(given, list | tuple) else ():

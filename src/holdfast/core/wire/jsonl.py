@@ -1,7 +1,7 @@
-"""JSON lines in holdfast's own form: one message a line, every field of it, nothing lost.
+"""JSON lines in holdfast's own format: one message per line, all its fields, lossless.
 
-The first line may be a header, `{"holdfast": 1, "system": …, "tools": […], "model": …}`. Bytes of
-images and files stand beside the message, as base64 with their place in it:
+The first line may be a header, `{"holdfast": 1, "system": …, "tools": […], "model": …}`. Bytes of images and files
+are stored beside the message, as base64 with their path in it:
 
     {"role": "user", "content": [{"type": "image", …}], "bytes": [{"at": ["content", 0, "data"], "base64": "…"}]}
 
@@ -31,7 +31,7 @@ _HEADER_FIELDS = {"holdfast", "system", "tools", "model"}
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation is held with."""
+    """The system prompt, tools and model of a conversation."""
 
     system: str | None = None
     tools: tuple[ToolDef, ...] = ()
@@ -41,7 +41,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 def write_lines(
     messages: Iterable[Message], *, system: str | None = None, tools: Sequence[ToolDef] = (), model: str | None = None
 ) -> Iterator[str]:
-    """A conversation line by line, without line ends; the header only if it says something."""
+    """Yield a conversation line by line, without line ends; the header only if it is not empty."""
     if system is not None or tools or model is not None:
         said = {"system": system, "tools": [msgspec.to_builtins(tool) for tool in tools] or None, "model": model}
         header = {"holdfast": VERSION} | {key: value for key, value in said.items() if value is not None}
@@ -51,10 +51,10 @@ def write_lines(
 
 
 def write_line(message: Message) -> str:
-    """One message as one line."""
+    """Return one message as one line."""
     found: list[dict[str, Any]] = []
     try:
-        # Bytes are taken out first: as text they could not be told from text.
+        # Extract bytes first: once encoded, they would be indistinguishable from text.
         plain = _lifted(msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview)), [], found)
         return msgspec.json.encode({**plain, "bytes": found} if found else plain).decode()
     except (TypeError, ValueError) as error:
@@ -62,7 +62,7 @@ def write_line(message: Message) -> str:
 
 
 def read_messages(lines: Iterable[str | bytes]) -> Reading:
-    """All of a conversation. Blank lines are skipped."""
+    """Read a whole conversation. Blank lines are skipped."""
     header = Header()
     messages: list[Message] = []
     for number, line in enumerate(lines, 1):
@@ -79,7 +79,7 @@ def read_messages(lines: Iterable[str | bytes]) -> Reading:
 
 
 def read_line(line: str | bytes, number: int) -> Message | Header:
-    """One line, for readers that go through a file without holding it."""
+    """Read one line, for callers that stream a file."""
     try:
         given = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -116,7 +116,7 @@ def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:
 
 
 def _lifted(value: Any, at: list[str | int], found: list[dict[str, Any]]) -> Any:
-    """The same data with null where there were bytes, which go to `found` with their place."""
+    """Return the data with null in place of bytes, which are added to `found` with their path."""
     if isinstance(value, bytes | bytearray | memoryview):
         found.append({"at": at, "base64": encoded(bytes(value))})
         return None

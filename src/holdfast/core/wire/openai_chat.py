@@ -1,8 +1,8 @@
-"""OpenAI's chat completions form, read and written.
+"""OpenAI's chat completions format, read and written.
 
-`render(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, up to this:
+`render_request(read_messages(x).messages, ids="provider")["messages"] == x` for every valid `x`, except that:
 
-- a key that is null is left out, but for `content` beside calls, which is there and may be null
+- a null key is left out, but for `content` beside calls, which is always present and may be null
 - text beside a `refusal` comes back as a list of one part
 - an empty list of calls is left out; so are a call's `index` (of a stream) and `annotations`, which only replies have
 - `function_call` and the role `function` come back as calls and tool messages; such calls had no id and get one
@@ -10,11 +10,8 @@
 - a tool's content that is neither text nor parts comes back as JSON text
 - base64 comes back without line breaks
 
-What is not understood is kept in the message's metadata or in its part, under `openai`, and comes back.
-
-Messages in OpenAI's chat completions form.
-
-Assistants and tools can be given text only, so an image in a tool's result is named in words there.
+Unknown fields are kept in the message's metadata or in its part, under `openai`, and come back. Assistant and tool
+messages can only contain text, so an image in a tool's result is replaced by a description.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ LONGEST_ID = 40
 
 
 def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> Reading:
-    """A list of messages, as far as it can be read; what could not is among the repairs."""
+    """Read a list of messages as far as possible; problems are listed as repairs."""
     notes = Notes()
     messages: list[Message] = []
     indexes: list[int] = []
@@ -72,7 +69,7 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any]) -> Reading
 
 
 def read_message(item: Any, notes: Notes) -> Message | None:
-    """One message, or None if nothing of it can be taken."""
+    """Read one message; None if none of it can be used."""
     given = plain(item, notes)
     if not isinstance(given, dict):
         notes.wrong("malformed", f"A message is a mapping, not a {type(item).__name__}.", "left out: not a mapping")
@@ -107,19 +104,19 @@ def read_message(item: Any, notes: Notes) -> Message | None:
 def render(
     messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
 ) -> OpenAIRequest:
-    """Keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
+    """Return keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := prompt_of(system)) else []
     for index, message in enumerate(messages):
         out += rendered(message, index, wire, exact=ids == "provider")
     if not out and ids == "unique":
-        out.append({"role": "user", "content": NOTHING_SAID})  # A request without a message is refused.
+        out.append({"role": "user", "content": NOTHING_SAID})  # OpenAI refuses a request without a message.
     told = to_openai(tools)
     return {"messages": out, "tools": told} if told else {"messages": out}
 
 
 def _extras(given: dict[str, Any], role: str, notes: Notes) -> dict[str, Any]:
-    """What is not understood. Audio that a model spoke is referred to by its id, and may be all that it said."""
+    """Return the unknown fields. A model's audio is referred to by its id, and may be the whole message."""
     extras = extras_of(given, _KNOWN)
     match extras.get("audio"):
         case None:
@@ -240,7 +237,7 @@ _SENT = frozenset({"audio"})
 
 
 def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> list[dict[str, Any]]:
-    """The messages that one message becomes: none if it holds nothing for this provider, one for each result."""
+    """Return the messages that one message becomes: none if it holds nothing for this provider, one per result."""
     if message.role == "tool":
         return _results(message, index, wire, exact)
     out: dict[str, Any] = {"role": message.role, "content": _content(message, exact)}
@@ -253,7 +250,7 @@ def rendered(message: Message, index: int, wire: WireIds, *, exact: bool) -> lis
         out["tool_calls"] = [_call(message, index, at, wire) for at in range(len(message.tool_calls))]
     out |= _write_extras(message, exact)
     says = out["content"] or message.tool_calls or refused or out.get("audio")
-    # An empty text is an answer that was given; nothing at all is a message for another provider.
+    # An empty text is a real answer; no content at all means a message for another provider.
     return [out] if says or isinstance(message.content, str) else []
 
 
@@ -304,7 +301,7 @@ def _file(part: Part, exact: bool) -> dict[str, Any] | None:
         return None
     else:
         file["file_data"] = encoded(data) if part.get("media_type") is None else address_of(part)
-        # Bytes without a name are refused there, so those that never had one are called something.
+        # OpenAI refuses bytes without a file name, so unnamed ones get a default.
         name = name if isinstance(name, str) or exact else "file"
     if isinstance(name, str):
         file["filename"] = name
@@ -338,7 +335,7 @@ def _results(message: Message, index: int, wire: WireIds, exact: bool) -> list[d
 
 
 def _write_extras(message: Message, exact: bool) -> dict[str, Any]:
-    """What stood beside the known fields: all of it for export, and what a request may hold for sending."""
+    """Return the unknown fields: all of them for export, only those that a request may hold for sending."""
     kept = kept_for(message, "openai", "message")
     return kept if exact else {name: value for name, value in kept.items() if name in _SENT}
 
@@ -348,5 +345,5 @@ def _field_refusals(message: Message) -> list[Part]:
 
 
 def _is_field_refusal(part: Part) -> bool:
-    """Whether a refusal stood beside the content rather than in it."""
+    """Return True if the refusal was a field beside the content rather than a part of it."""
     return part.get("type") == "refusal" and bool(own(part, "openai").get("field"))

@@ -1,19 +1,16 @@
-"""OpenAI's Responses form: a list of items, read and written.
+"""OpenAI's Responses format: a list of items, read and written.
 
-What an assistant did between two inputs (reasoning, text, calls, hosted tools) is one message, in
-the order of its items. `render(read_messages(x).messages, ids="provider")["input"] == x` for every
-valid `x`, up to this:
+An assistant's items between two inputs (reasoning, text, calls, hosted tools) become one message, in their order.
+`render_request(read_messages(x).messages, ids="provider")["input"] == x` for every valid `x`, except that:
 
 - a text given in place of the list is one user message
-- a message's `type` is left out, but for an assistant's with an `id`; keys that are null are left out
+- a message's `type` is left out, but for an assistant's with an `id`; null keys are left out
 - an assistant's message without an `id` has its content as one text
-- `annotations` are always there and `logprobs` are not when empty; an image always has a `detail`
-- a call's `arguments` that are empty come back as `{}`; an output that is not text or parts as JSON text
+- `annotations` are always present and empty `logprobs` never are; an image always has a `detail`
+- a call's empty `arguments` come back as `{}`; an output that is not text or parts as JSON text
 
-Reasoning and items of hosted tools are kept and given back unaltered, in their place. What is not
-understood is kept under `responses` and comes back.
-
-Messages as items of OpenAI's Responses form.
+Reasoning and items of hosted tools are kept and returned unaltered, in their place. Unknown fields are kept under
+`responses` and come back.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ LONGEST_ID = 64
 
 
 def read_messages(items: str | Sequence[Mapping[str, Any]] | Iterable[Any], *, instructions: Any = None) -> Reading:
-    """A list of items, as far as it can be read; what could not is among the repairs."""
+    """Read a list of items as far as possible; problems are listed as repairs."""
     notes = Notes()
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -67,7 +64,7 @@ def read_messages(items: str | Sequence[Mapping[str, Any]] | Iterable[Any], *, i
 
 
 def read_items(items: Iterable[Any], notes: Notes, *, reply: bool = False) -> list[Message]:
-    """The messages that items make up. A reply is all the assistant's."""
+    """Return the messages that items make up. All items of a `reply` are the assistant's."""
     messages: list[Message | None] = []
     group = _Group()
     for index, item in enumerate(listed(items, notes)):
@@ -87,7 +84,7 @@ def read_items(items: Iterable[Any], notes: Notes, *, reply: bool = False) -> li
 def render(
     messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
 ) -> ResponsesRequest:
-    """Keyword arguments for `responses.create`; `ids="provider"` is for export, the default for sending."""
+    """Return keyword arguments for `responses.create`; `ids="provider"` is for export, the default for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     out: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
@@ -104,16 +101,16 @@ def render(
 
 
 class _Group:
-    """An assistant's items, one after another."""
+    """A run of consecutive items of the assistant."""
 
     __slots__ = ("first", "found", "plain_texts")
 
     def __init__(self) -> None:
         self.first: int | None = None
-        """Where it began, for repairs to name."""
+        """The index of its first item, for repairs."""
         self.found = InOrder()
         self.plain_texts = 0
-        """How many messages were nothing but text."""
+        """Number of messages that were only text."""
 
     def add(self, item: dict[str, Any], notes: Notes) -> None:
         self.first = notes.index if self.first is None else self.first
@@ -141,14 +138,14 @@ class _Group:
             self.plain_texts += bool(content and not extras)
             content = [text_part(content)] if content else []
         if item.get("content") == [] and isinstance(extras.get("id"), str):
-            # An empty message is still the one that some reasoning was for.
+            # Keep an empty message: the reasoning before it refers to it.
             self.found.add({"type": "other", "provider": "responses", "item": item})
         for at, part in enumerate(content or ()):
             own = dict(part.get("responses") or {})
             self.found.add({**part, "responses": {**own, "message": extras}} if at == 0 else part)
 
     def message(self, notes: Notes) -> Message | None:
-        """All of it as one message; None if there is nothing."""
+        """Return the items as one message; None if there are none."""
         if self.first is None:
             return None
         parts: list[Part] = self.found.content()
@@ -168,7 +165,7 @@ class _Group:
 
 
 def _is_assistants(item: dict[str, Any]) -> bool:
-    """Whether an item is what a model gave, rather than what it was given."""
+    """Return True if the model produced the item, False if it was input to the model."""
     if item.get("type") in (None, "message"):
         return item.get("role") == "assistant"
     kind = item["type"]
@@ -180,14 +177,14 @@ def _read_input(item: dict[str, Any], notes: Notes) -> Message | None:
     if kind in OUTPUTS:
         return settled(_read_output(item, notes), notes)
     if kind not in (None, "message"):
-        # An item of its own, such as the output of a hosted tool, rather than a part of a message.
+        # A separate item, such as the output of a hosted tool, rather than a part of a message.
         alone: Part = {"type": "other", "provider": "responses", "item": item, "alone": True}
         return settled(Message(role="user", content=[alone]), notes)
     role = read_role(item.get("role"), notes)
     if role is None:
         return None
     message = Message(
-        # A tool's result is an item of another type here.
+        # In this format a tool's result is an item of its own type, not a message.
         role="user" if role == "tool" else role,
         content=read_content(item.get("content"), notes),
         metadata=metadata_of("responses", notes, message=extras_of(item, ("type", "role", "content"))),
@@ -210,7 +207,7 @@ def _read_output(item: dict[str, Any], notes: Notes) -> Message:
 
 
 def read_content(content: Any, notes: Notes) -> str | list[Part] | None:
-    """Content of a message or an output."""
+    """Read the content of a message or an output."""
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -261,7 +258,7 @@ _SPOKEN = ("text", "refusal")
 def rendered(
     messages: Sequence[Message], message: Message, index: int, wire: WireIds, *, exact: bool
 ) -> list[dict[str, Any]]:
-    """The items that one message becomes."""
+    """Return the items that one message becomes."""
     if message.role == "assistant":
         return _assistants(message, index, wire)
     if message.role == "tool":
@@ -300,7 +297,7 @@ def _assistants(message: Message, index: int, wire: WireIds) -> list[dict[str, A
 
 
 def _spoken(parts: list[Part]) -> list[dict[str, Any]]:
-    """Texts that stood in one message as that message."""
+    """Return the message made of texts that belonged together."""
     if not parts:
         return []
     extras = own(parts[0], "responses").get("message") or {}
@@ -346,7 +343,7 @@ def _output(
 
 
 def _part(part: Part, exact: bool) -> dict[str, Any]:
-    """A part of what a model is given."""
+    """Return a part of the model's input."""
     kind = part.get("type")
     if kind == "other" and part.get("provider") == "responses":
         return item_of(part)

@@ -1,12 +1,8 @@
-"""Parts of a message's content: images and files by their bytes, and what stands for a part that cannot be shown.
+"""Parts of a message's content: their order, images and files, and placeholders for parts that cannot be shown.
 
-What a provider wrote in a part and holdfast has no word for is kept in the part under the
-provider's name, and given back to it.
-
-The order of what an assistant said and the calls it made, and what a message keeps for its provider.
-
-Nearly always a message is content and then calls. Where it is not, parts that name a call
-stand where the call stood.
+Nearly always a message is content followed by calls. Otherwise, parts that name a call mark the call's position.
+Fields that only a provider understands are kept in the part or the message under the provider's name, and returned to
+it.
 """
 
 from __future__ import annotations
@@ -22,10 +18,10 @@ from holdfast.records.messages import Message, Part, ToolCallRequest
 
 ERASED_TEXT = "[erased]"
 FILE_IDS = {"openai": "openai", "responses": "openai", "anthropic": "anthropic"}
-"""Whose file ids a wire format understands."""
+"""The provider whose file ids each wire format understands."""
 
 _SDK_NOTES = ("parsed", "parsed_arguments", "parsed_output")
-"""What SDKs add to a reply when they parse it for the caller; providers refuse to be sent it."""
+"""Fields that SDKs add to a reply when they parse it for the caller; providers refuse to receive them."""
 _DATA_URL = re.compile(r"data:([^,]*?);base64,(.*)", re.DOTALL | re.IGNORECASE)
 _NEEDED = {
     "text": ("text",),
@@ -38,37 +34,37 @@ _NEEDED = {
 
 
 def text_part(text: str, provider: str = "", extras: Mapping[str, Any] | None = None) -> Part:
-    """Text, with what else its provider wrote beside it."""
+    """Return a text part, with the provider's other fields beside it."""
     return {"type": "text", "text": text, **({provider: dict(extras)} if extras else {})}
 
 
 def extras_of(item: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """What an item holds besides the keys that are understood; nulls say nothing, and SDKs' own notes are not sent."""
+    """Return an item's fields other than the known ones, without nulls and fields that SDKs add."""
     return {
         key: value for key, value in item.items() if value is not None and key not in known and key not in _SDK_NOTES
     }
 
 
 def copied(value: Any) -> Any:
-    """Data that shares no list and no mapping with what it was made from: a request is its caller's to change."""
+    """Return a deep copy of plain data, so that a caller may change a request freely."""
     if isinstance(value, dict):
         return {key: copied(inner) for key, inner in value.items()}
     return [copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def own(part: Part, provider: str) -> dict[str, Any]:
-    """What a provider wrote in this part that is its own; a copy."""
+    """Return a copy of the fields of a part that only this provider understands."""
     kept = part.get(provider)
     return copied(kept) if isinstance(kept, dict) else {}
 
 
 def item_of(part: Part) -> dict[str, Any]:
-    """What only its provider understands, as it came; a copy."""
+    """Return a copy of a provider's own item, as it came."""
     return {key: copied(value) for key, value in dict(part["item"]).items()}
 
 
 def malformed_part(item: Any, notes: Notes) -> None:
-    """A part that is none, or lacks what its type says it holds."""
+    """Report a part that is not a mapping with a type, or lacks a field of its type."""
     notes.wrong(
         "malformed",
         f"A part of the content is {item!r:.60}. A part is a mapping with a type and what belongs to that type.",
@@ -77,7 +73,7 @@ def malformed_part(item: Any, notes: Notes) -> None:
 
 
 def is_parts(value: Any) -> bool:
-    """Whether a value is a list of parts, rather than data that happens to be a list."""
+    """Return True if a value is a list of parts, rather than data that happens to be a list."""
     return isinstance(value, list) and bool(value) and all(_is_part(item) for item in value)
 
 
@@ -91,7 +87,7 @@ def _is_part(item: Any) -> bool:
 
 
 def media_of(url: str, notes: Notes) -> dict[str, Any] | None:
-    """An address as `url`, or the bytes of a data URL as `data` with their `media_type`."""
+    """Return an address as `url`, or the bytes of a data URL as `data` with their `media_type`."""
     found = _DATA_URL.fullmatch(url)
     if found is None:
         return {"url": url}
@@ -100,7 +96,7 @@ def media_of(url: str, notes: Notes) -> dict[str, Any] | None:
 
 
 def file_media(data: str, notes: Notes) -> dict[str, Any] | None:
-    """A file's bytes from a data URL, or from base64 that says nothing of its type."""
+    """Return a file's bytes from a data URL, or from base64 without a media type."""
     if data.startswith("data:"):
         return media_of(data, notes)
     found = decoded(data, notes)
@@ -108,7 +104,7 @@ def file_media(data: str, notes: Notes) -> dict[str, Any] | None:
 
 
 def decoded(text: Any, notes: Notes) -> bytes | None:
-    """The bytes of base64 text."""
+    """Return the bytes of base64 text; report invalid text and return None."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError):
@@ -121,18 +117,18 @@ def decoded(text: Any, notes: Notes) -> bytes | None:
 
 
 def encoded(data: bytes) -> str:
-    """Bytes as base64 text."""
+    """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")
 
 
 def bytes_of(part: Part) -> bytes | None:
-    """The bytes of an image or file, if they are here."""
+    """Return the bytes of an image or file, if present."""
     data = part.get("data")
     return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else None
 
 
 def address_of(part: Part) -> str | None:
-    """An image or file as one address: its URL, or its bytes as a data URL."""
+    """Return an image or file as one address: its URL, or its bytes as a data URL."""
     data = bytes_of(part)
     if data is not None:
         return f"data:{part.get('media_type') or ''};base64,{encoded(data)}"
@@ -141,7 +137,7 @@ def address_of(part: Part) -> str | None:
 
 
 def file_id_of(part: Part, provider: str) -> str | None:
-    """The id under which this provider keeps the file; another's id is none."""
+    """Return the id under which this provider stores the file; None if the id is another provider's."""
     kept = part.get("file_id")
     if not isinstance(kept, str) or part.get("provider") not in (None, FILE_IDS[provider]):
         return None
@@ -149,7 +145,7 @@ def file_id_of(part: Part, provider: str) -> str | None:
 
 
 def said_instead(part: Part) -> str:
-    """Words for an image, a file or another provider's part where it cannot be shown."""
+    """Return the placeholder for an image, a file or another provider's part that cannot be shown."""
     kind = part.get("type")
     if kind == "other":
         item = part.get("item")
@@ -163,7 +159,7 @@ def said_instead(part: Part) -> str:
 
 
 def parts_of(message: Message) -> list[Part]:
-    """Content as a list of parts; an erased message says so."""
+    """Return the content as a list of parts; an erased message gets a placeholder."""
     if isinstance(message.content, list):
         return message.content
     if message.content is not None:
@@ -172,11 +168,11 @@ def parts_of(message: Message) -> list[Part]:
 
 
 Extras = dict[str, dict[str, Any]]
-"""What a provider wrote beside calls or results, by their index as text."""
+"""A provider's fields beside calls or results, by their index as text."""
 
 
 class InOrder:
-    """An assistant's message while it is read: parts and calls as they come."""
+    """A message while it is being read: parts and calls as they come."""
 
     __slots__ = ("call_extras", "calls", "parts")
 
@@ -186,10 +182,12 @@ class InOrder:
         self.call_extras: Extras = {}
 
     def add(self, part: Part | None) -> None:
+        """Add a part, unless it is None."""
         if part is not None:
             self.parts.append(part)
 
     def call(self, call: ToolCallRequest | None, extras: dict[str, Any]) -> None:
+        """Add a call with its provider's fields, and a part that marks its position, unless it is None."""
         if call is None:
             return
         if extras:
@@ -198,7 +196,7 @@ class InOrder:
         self.calls.append(call)
 
     def content(self) -> list[Part]:
-        """The parts, without the names of calls that come last anyway."""
+        """Return the parts, without the markers of trailing calls."""
         parts = list(self.parts)
         while parts and parts[-1]["type"] == "call":
             parts.pop()
@@ -206,7 +204,7 @@ class InOrder:
 
 
 def in_order(message: Message) -> list[Part]:
-    """Every part and every call of a message in its order."""
+    """Return every part and every call of a message, in order."""
     parts = parts_of(message)
     named = {part.get("call") for part in parts if part.get("type") == "call"}
     rest = (index for index in range(len(message.tool_calls)) if index not in named)
@@ -214,7 +212,7 @@ def in_order(message: Message) -> list[Part]:
 
 
 def call_of(message: Message, part: Part) -> tuple[int, ToolCallRequest] | None:
-    """The call that a part names."""
+    """Return the call that a part names, with its index; None if there is no such call."""
     index = part.get("call")
     if not isinstance(index, int) or not 0 <= index < len(message.tool_calls):
         return None
@@ -222,7 +220,7 @@ def call_of(message: Message, part: Part) -> tuple[int, ToolCallRequest] | None:
 
 
 def metadata_of(provider: str, notes: Notes, **kinds: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a message keeps for its provider, and the calls that were left out of it."""
+    """Return the metadata with which a message keeps its provider's fields and the calls left out of it."""
     kept = {kind: dict(extras) for kind, extras in kinds.items() if extras}
     metadata: dict[str, Any] = {provider: kept} if kept else {}
     left_out = notes.take_left_out()
@@ -232,7 +230,7 @@ def metadata_of(provider: str, notes: Notes, **kinds: Mapping[str, Any]) -> dict
 
 
 def kept_for(message: Message, provider: str, kind: str, index: int | None = None) -> dict[str, Any]:
-    """What a message, or one of its calls or results, has kept for a provider; a copy."""
+    """Return a copy of the fields that a message, or one of its calls or results, keeps for a provider."""
     found: Any = (message.metadata or {}).get(provider)
     for key in (kind,) if index is None else (kind, str(index)):
         found = found.get(key) if isinstance(found, dict) else None
@@ -240,5 +238,5 @@ def kept_for(message: Message, provider: str, kind: str, index: int | None = Non
 
 
 def is_custom(message: Message, index: int) -> bool:
-    """Whether a call was made to a custom tool of OpenAI's, which takes free text."""
+    """Return True if a call was made to a custom tool of OpenAI's, which takes free text."""
     return any(kept_for(message, provider, "calls", index).get("custom") for provider in ("openai", "responses"))

@@ -1,14 +1,8 @@
-"""What callers hand over as plain data: copied, so that later changes of theirs do not reach a message.
+"""Callers' input as plain data, roles, and notes of the problems found while reading.
 
-Providers' objects are taken apart by the `model_dump` they all have, so no SDK is imported, and
-also where they stand inside a dict, as in `{"role": "assistant", "content": response.content}`.
-
-What was wrong while reading: an error at once where reading is strict, else a repair to report.
-
-One reader serves both: importing a list takes what can be taken and says what it did, appending
-a message takes all of it or nothing.
-
-Roles as they are met in the wild, and what stands where nobody said anything.
+Input is copied, so that later changes by the caller do not reach a message. Providers' objects are converted by the
+`model_dump` they all have, so no SDK is imported; this includes objects inside a dict. `ReadNotes` raises an error at
+once if reading is strict, as for appending a message, and else records a repair to report, as for importing a list.
 """
 
 from __future__ import annotations
@@ -25,11 +19,11 @@ from holdfast.errors import InvalidMessage
 from holdfast.records.messages import ROLES, Message, Repair, ToolDef
 
 DEEPEST = 48
-"""Leaves room for the levels that an event adds, within the nesting that the journal takes."""
+"""The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 
 
 def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
-    """Dict, list, str, int, float, bool or None; what is none of these is an error or left out."""
+    """Convert a value to dict, list, str, int, float, bool or None; other types are an error or left out."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -54,8 +48,8 @@ def plain(value: Any, notes: Notes, depth: int = 0) -> Any:
 
 
 def clean_text(text: str, notes: Notes) -> str:
-    """Text that every backend can store: no NUL, no lone surrogates."""
-    # The plain string under a subclass of str, such as an enum's member.
+    """Return text that every backend can store: no NUL, no lone surrogates."""
+    # Unwrap a subclass of str, such as an enum's member.
     text = text if type(text) is str else str.__str__(text)
     if "\0" not in text and (text.isascii() or _is_unicode(text)):
         return text
@@ -69,20 +63,20 @@ def clean_text(text: str, notes: Notes) -> str:
 
 
 def is_record(value: Any) -> bool:
-    """Whether a value is an object that can be taken apart."""
+    """Return True if a value is an object that can be converted to a mapping."""
     if isinstance(value, type):
         return False
     return callable(getattr(value, "model_dump", None)) or dataclasses.is_dataclass(value) or _is_struct(value)
 
 
 def dumped(value: Any) -> Any:
-    """A provider's object, a dataclass or a record as a mapping."""
+    """Convert a provider's object, a dataclass or a record to a mapping."""
     dump = getattr(value, "model_dump", None)
     try:
         if not callable(dump):
             return msgspec.to_builtins(value)
         try:
-            # What the provider did not send is not sent back to it: some refuse their own nulls.
+            # Exclude fields that the provider did not send: some providers refuse their own nulls.
             return dump(mode="json", exclude_unset=True, warnings=False)
         except TypeError:
             return dump()
@@ -93,7 +87,7 @@ def dumped(value: Any) -> Any:
 
 
 def listed(items: Any, notes: Notes) -> Iterable[Any]:
-    """Items that can be gone through; anything but a list is one malformed item."""
+    """Return the items of a list; anything else is reported as malformed."""
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
         return items
     notes.wrong("malformed", "Messages come as a list. Put a single one into a list.", "read nothing: not a list")
@@ -143,20 +137,20 @@ def _refusal(value: Any) -> str:
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's list of messages says, and what had to be repaired to say it."""
+    """A provider's list of messages as read, and the repairs made on the way."""
 
     messages: list[Message]
     system: str | None = None
-    """What was given beside the messages (`system`, `instructions`); a system message stays a message."""
+    """The prompt given beside the messages (`system`, `instructions`); a system message stays a message."""
     repairs: list[Repair] = []
     tools: tuple[ToolDef, ...] = ()
     model: str | None = None
     indexes: list[int] = []
-    """Which item of the given list each message comes from, if that is not its own place."""
+    """For each message the index of its source item, if that is not its own index."""
 
 
 class Notes:
-    """Where reading stands and what it has found wrong so far."""
+    """The progress of reading and the problems found so far."""
 
     __slots__ = ("index", "left_out", "partial", "repairs", "strict")
 
@@ -164,39 +158,39 @@ class Notes:
         self.strict = strict
         self.partial = partial
         self.index = 0
-        """Which item is being read; repairs name it."""
+        """The index of the current item, for repairs."""
         self.repairs: list[Repair] = []
         self.left_out: list[dict[str, Any]] = []
         """Calls of a partial message that were cut off in the middle."""
 
     def wrong(self, problem: str, error: str, done: str) -> None:
-        """Something is not as it should be: `error` is said if that ends the reading, else `done` was done."""
+        """Raise InvalidMessage with `error` if reading is strict, else record `done` as the repair of a problem."""
         if self.strict:
             raise InvalidMessage(error)
         repair = Repair(index=self.index, problem=problem, done=done)
         if repair not in self.repairs[-3:]:
-            # A list of a thousand bad items inside one message is one thing to report.
+            # Report a thousand bad items inside one message only once.
             self.repairs.append(repair)
 
     def take_left_out(self) -> list[dict[str, Any]]:
-        """The calls that were cut off since the last message."""
+        """Return and clear the calls that were cut off since the last message."""
         taken, self.left_out = self.left_out, []
         return taken
 
 
 NOTHING_SAID = "[Nothing was said.]"
-"""Stands where a request must have a message and there is none."""
+"""The text of the message in a request that must have one and has none."""
 
 _OTHER_NAMES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 
 
 def prompt_of(system: str | None) -> str | None:
-    """The system prompt that is sent. A blank one says nothing, and Anthropic refuses it."""
+    """Return the system prompt to send, or None if it is blank: Anthropic refuses a blank one."""
     return system if system and not system.isspace() else None
 
 
 def read_role(role: Any, notes: Notes, also: tuple[str, ...] = ()) -> str | None:
-    """A role; what is none is refused, or taken as the user's, whose words are trusted least."""
+    """Return a role. An unknown one is refused, or read as the user's, whose text is trusted least."""
     if not isinstance(role, str):
         notes.wrong(
             "malformed",

@@ -1,11 +1,11 @@
-"""Whatever a caller hands to append, as messages: all of it, or an error that says what to do.
+"""Anything a caller passes to append, read as messages: all of it, or an error that says what to do.
 
-- `str`: a user's message; with `partial=True` the assistant's words that a person saw before a stop
-- `dict`, or an SDK's object: a message in OpenAI's or Anthropic's form, an item of Responses, or a whole response
+- `str`: a user's message; with `partial=True` the assistant's text that a user saw before a stop
+- `dict`, or an SDK's object: a message in OpenAI's or Anthropic's format, an item of Responses, or a whole response
 - `Message`: as it is, checked
-- a list of these: read in order; items of Responses that follow one another are read together
+- a list of these: read in order; consecutive items of Responses are read together
 
-With `partial=True` calls that were cut off are left out and noted in `metadata["left_out"]`.
+With `partial=True`, calls that were cut off are left out and noted in `metadata["left_out"]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INSTEAD = "Pass text, a dict with role and content, a Message or a provider's w
 
 
 def read(item: Any, *, partial: bool = False) -> list[Message]:
-    """The messages that an item stands for; raises InvalidMessage if it is none."""
+    """Return the messages in an item; raise InvalidMessage if it is not a message."""
     given = list(item) if isinstance(item, list | tuple) else [item]
     messages: list[Message] = []
     for together, run in groupby(given, key=_items_of(given)):
@@ -64,14 +64,14 @@ def _read_one(item: Any, notes: Notes) -> list[Message]:
 
 
 def _is_simple(item: Any) -> bool:
-    """Whether there is nothing but somebody's words, as in most messages: then nothing else has to be looked at."""
+    """Return True for a dict of only a role and text, as most messages are: nothing else has to be checked."""
     if type(item) is not dict or len(item) != 2 or type(item.get("content")) is not str or not item["content"]:
         return False
     return item.get("role") in ("user", "assistant", "system", "developer")
 
 
 def _mapping(item: Any) -> Mapping[str, Any]:
-    """A mapping, or an object taken apart to one."""
+    """Return a mapping as it is, or an object converted to one."""
     found = dumped(item) if is_record(item) else item
     if isinstance(found, Mapping):
         return found
@@ -87,9 +87,9 @@ def _mapping(item: Any) -> Mapping[str, Any]:
 
 
 def _items_of(given: list[Any]) -> Callable[[Any], bool]:
-    """Which of these are items of Responses, which belong together with their neighbours.
+    """Return a predicate for items of Responses, which are read together with their neighbours.
 
-    Its plain messages read the same in other forms, so they are its own only beside other items of it.
+    Plain messages look the same in every format, so they count as Responses items only beside other such items.
     """
     shapes = {id(each): _shape(each) for each in given}
     taken = ("item", "plain") if "item" in shapes.values() else ("item",)
@@ -97,7 +97,7 @@ def _items_of(given: list[Any]) -> Callable[[Any], bool]:
 
 
 def _shape(item: Any) -> str:
-    """Whether this is surely an item of Responses (`item`), can be one (`plain`), or is something else."""
+    """Classify an item: certainly an item of Responses (`item`), possibly one (`plain`), or something else (`other`)."""
     if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
         return "other"
     if _is_simple(item):
@@ -118,7 +118,7 @@ def _shape(item: Any) -> str:
 
 
 def _form(given: Mapping[str, Any]) -> str:
-    """Whose form a message has, as its content says; plain ones read the same in all of them."""
+    """Return the format of a message according to its content; plain messages are the same in all formats."""
     content = given.get("content")
     for part in content if isinstance(content, list | tuple) else ():
         kind = _get(part, "type")
@@ -139,7 +139,7 @@ def _get(part: Any, name: str) -> Any:
 
 
 def _partial(messages: list[Message]) -> list[Message]:
-    """Only what an assistant says can be cut off."""
+    """Mark the assistant's messages as partial; only they can be cut off."""
     if not any(message.role == "assistant" for message in messages):
         raise InvalidMessage("partial=True is for an assistant's message that was cut off. Append others without it.")
     return [

@@ -1,8 +1,8 @@
-"""Providers' responses: the message in them, how it ended and what it used. The response itself is not kept.
+"""Providers' responses: the message, the finish reason and the usage. The response itself is not kept.
 
-Of several choices the first is taken; `metadata["choices"]` says how many there were, and the
-usage is that of all. A reply that did not end by itself says so in `metadata["finish"]`: `length`,
-`max_tokens`, `max_output_tokens`, `content_filter`, `refusal`, `pause_turn`.
+Of several choices the first is used; `metadata["choices"]` is their number, and the usage covers all. A reply that
+was cut short has the reason in `metadata["finish"]`: `length`, `max_tokens`, `max_output_tokens`, `content_filter`,
+`refusal`, `pause_turn`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_s
 
 
 def reply_kind(given: dict[str, Any]) -> str | None:
-    """Whose whole response this is, if it is one."""
+    """Return the format of a whole response; None if it is not one."""
     if isinstance(given.get("choices"), list):
         return "openai"
     if given.get("object") == "response" and isinstance(given.get("output"), list):
@@ -34,7 +34,7 @@ def reply_kind(given: dict[str, Any]) -> str | None:
 
 
 def read_reply(given: dict[str, Any], kind: str, notes: Notes) -> Message:
-    """The message in a response."""
+    """Return the message in a response."""
     finish = _finish(given, kind)
     read = {"openai": _chat_completion, "responses": _response, "anthropic": _anthropic_message}[kind]
     try:
@@ -60,7 +60,7 @@ def read_reply(given: dict[str, Any], kind: str, notes: Notes) -> Message:
 
 
 def read_usage(usage: Any, model: str | None = None) -> Usage | None:
-    """What a call used, from any provider's report. Input includes what was cached."""
+    """Return the usage from any provider's report. Input includes cached tokens."""
     if not isinstance(usage, dict):
         return None
     into = _details(usage, "prompt_tokens_details", "input_tokens_details")
@@ -69,7 +69,7 @@ def read_usage(usage: Any, model: str | None = None) -> Usage | None:
     written = _count(into, "cache_write_tokens")
     given = _count(usage, "prompt_tokens", "input_tokens")
     if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
-        # Anthropic counts what was read from and written to the cache beside the input.
+        # Anthropic reports cache reads and writes separately from the input.
         cached, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
         given = given + cached + written if "prompt_tokens" not in usage else given
     return Usage(
@@ -92,7 +92,7 @@ def _chat_completion(given: dict[str, Any], notes: Notes) -> Message | None:
     said = {"role": "assistant", **item}
     audio = said.pop("audio", None)
     if said.get("content") is None and isinstance(audio, dict):
-        # The sound can be referred to for an hour only; the words stay.
+        # The audio can only be referred to for an hour; keep the transcript.
         said["content"] = audio.get("transcript")
     return openai_chat.read_message(said, notes)
 
@@ -114,7 +114,7 @@ def _anthropic_message(given: dict[str, Any], notes: Notes) -> Message | None:
 
 
 def _finish(given: dict[str, Any], kind: str) -> str | None:
-    """Why a reply ended, unless it was complete."""
+    """Return the reason why a reply ended, unless it was complete."""
     if kind == "openai":
         choice = given["choices"][0] if given["choices"] else None
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None

@@ -1,7 +1,8 @@
-"""A provider's stream, event by event, to the whole response in the form that it has without streaming.
+"""Streams of providers, accumulated event by event to the response that would have come without streaming.
 
-An event is a mapping, an SDK's object, or the text behind `data:`. Each gives what is new for those who watch; at
-the end `whole()` is what `replies.read_reply` reads: text, calls, reasoning unaltered, refusal, usage, finish.
+An event is a mapping, an SDK's object, or the text after `data:`. Each yields the new pieces for display; at the end
+`build_response()` returns a response for `replies.read_reply`: text, calls, reasoning unaltered, refusal, usage,
+finish.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _END = "[DONE]"
 
 
 def kind_of(event: Any) -> Format | None:
-    """Whose event this is; None if it says nothing about that, as a ping or an error."""
+    """Return the format of an event; None if it does not show, as for a ping or an error."""
     kind = field(event, "type")
     if isinstance(kind, str):
         if kind.startswith("response."):
@@ -44,7 +45,7 @@ def kind_of(event: Any) -> Format | None:
 
 
 class Accumulator:
-    """Takes a stream's events one by one. The form need not be said: the first event that has one says it."""
+    """An accumulator of a stream's events. If no format is given, the first event that shows one determines it."""
 
     __slots__ = ("_answer_tool", "_pieces", "form")
 
@@ -56,7 +57,7 @@ class Accumulator:
         self._pieces: Pieces | None = None if form is None else self._begun(form)
 
     def add(self, event: Any) -> list[Delta]:
-        """Take an event; gives the pieces that are new."""
+        """Add an event and return the new pieces."""
         given = _decoded(event) if isinstance(event, str | bytes) else event
         if given is None:
             return []
@@ -73,29 +74,29 @@ class Accumulator:
 
     @property
     def text(self) -> str:
-        """What was said so far."""
+        """The text so far."""
         return "" if self._pieces is None else "".join(self._pieces.said)
 
     @property
     def ended(self) -> bool:
-        """Whether the reply came to its end."""
+        """True if the reply is complete."""
         return self._pieces is not None and self._pieces.ended
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """The error that the provider sent within the stream, if it did."""
+        """The error that the provider sent within the stream, if any."""
         return None if self._pieces is None else self._pieces.error
 
     @property
     def usage(self) -> Usage | None:
-        """What was used, as far as it was reported so far."""
+        """The usage reported so far."""
         if self._pieces is None or self._pieces.usage is None:
             return None
         model = self._pieces.whole().get("model")
         return read_usage(self._pieces.usage, model if isinstance(model, str) else None)
 
     def whole(self) -> dict[str, Any]:
-        """The whole response; ModelFailed if the stream was cut before its end, or ended with an error."""
+        """Return the whole response; raise ModelFailed if the stream was cut short or ended with an error."""
         if self._pieces is not None and self._pieces.ended:
             return self._pieces.whole()
         if self.error is not None:
@@ -120,7 +121,7 @@ class Accumulator:
 
 
 def accumulator(form: str | None = None, *, answer_tool: str | None = None) -> Accumulator:
-    """For a stream of this form, or of whichever its first event has."""
+    """Return an accumulator for this format, or for the format of the first event."""
     found: Format | None = next((known for known in FORMATS if known == form), None)
     if form is not None and found is None:
         raise InvalidValue(f"{form!r:.40} is not a form of stream. Use one of {', '.join(FORMATS)}, or leave it out.")
@@ -128,7 +129,7 @@ def accumulator(form: str | None = None, *, answer_tool: str | None = None) -> A
 
 
 def _decoded(event: str | bytes) -> Any:
-    """The data of a server-sent event; None for the mark at the end and for nothing."""
+    """Decode the data of a server-sent event; None for the end mark and for empty data."""
     text = event.decode("utf-8", "replace") if isinstance(event, bytes) else event
     text = text.strip().removeprefix("data:").strip()
     if not text or text == _END:

@@ -1,20 +1,16 @@
-"""Events of a stream as they come: mappings, or an SDK's objects, of which only what is needed is looked at.
+"""Stream events of each provider, accumulated to the whole response.
 
-Objects of SDKs may carry all that came before (a `snapshot`), so an event is never taken apart as a whole.
+An event is a mapping or an SDK's object. SDK objects may carry everything that came before (a `snapshot`), so an
+event is never converted as a whole: only the needed fields are read.
 
-Chunks of OpenAI's chat completions, put together to the completion that would have come whole.
+Chat completions: other hosts of this format have habits of their own, such as calls that all have index 0 or none,
+ids and names in every piece, reasoning beside the content, usage in a chunk without choices, or in every chunk.
 
-Other hosts speak this form with habits of their own: calls that all have the index 0 or none at all, ids and names
-in every piece, reasoning beside the content, usage in a chunk without choices, or in every chunk.
+Responses: the last event holds the whole response. A host that omits the output from it has sent each item when it
+was done, so those items are used.
 
-Events of Anthropic's Messages, put together to the message that would have come whole.
-
-Thinking keeps its signature, blocks of hosted tools stay as they came. Usage grows: the counts at the beginning
-stay unless a later report has its own.
-
-Events of OpenAI's Responses. The last one holds the whole response; what came before is for those who watch.
-
-A host that leaves the output out of the last event has said each item when it was done, so those are taken.
+Anthropic: thinking keeps its signature, blocks of hosted tools stay as they came. Usage accumulates: the initial
+counts stay unless a later report has its own.
 """
 
 from __future__ import annotations
@@ -30,61 +26,61 @@ from holdfast.records.models import Delta
 
 
 class Words(list[str]):
-    """A text in pieces: putting a long one together anew for each piece would take for ever."""
+    """A text in pieces: joining a long one again for each piece would take quadratic time."""
 
     __slots__ = ()
 
 
 class Pieces:
-    """What the pieces of one reply come to so far. Each form of provider has its own."""
+    """The accumulated pieces of one reply. Each format has its own subclass."""
 
     __slots__ = ("ended", "error", "said", "usage")
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        """The words that a person would have been shown."""
+        """The text shown to the user so far."""
         self.ended = False
-        """Whether the reply is whole."""
+        """True if the reply is complete."""
         self.error: dict[str, Any] | None = None
-        """What the provider said in place of going on."""
+        """The error that the provider sent instead of continuing."""
         self.usage: dict[str, Any] | None = None
-        """What it used, as far as that was reported."""
+        """The usage reported so far."""
 
     def add(self, event: Any) -> list[Delta]:
-        """Take one event; gives what is new in it for a person."""
+        """Add one event and return its new pieces for display."""
         raise NotImplementedError
 
     def whole(self) -> dict[str, Any]:
-        """The response, as it would have come in one piece."""
+        """Return the response as it would have come without streaming."""
         raise NotImplementedError
 
     def text(self, words: Any) -> list[Delta]:
-        """Words that were said."""
+        """Add text of the reply and return it as a delta."""
         if not isinstance(words, str) or not words:
             return []
         self.said.append(words)
         return [Delta(text=words)]
 
     def note_usage(self, usage: Any) -> None:
-        """A report of usage. Counts only grow; what a later report leaves out stays."""
+        """Merge a usage report. Counts only grow; fields that a later report omits are kept."""
         told = taken(usage)
         if told:
             self.usage = {**(self.usage or {}), **{key: value for key, value in told.items() if value is not None}}
 
 
 def field(thing: Any, name: str) -> Any:
-    """A field of a mapping or of an object; None if it is not there."""
+    """Return a field of a mapping or an object; None if it is missing."""
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def taken(thing: Any) -> dict[str, Any]:
-    """A mapping or an object as plain data; empty if it is neither."""
+    """Return a mapping or an object as plain data; empty if it is neither."""
     found = plain(thing, Notes()) if thing is not None else None
     return found if isinstance(found, dict) else {}
 
 
 def error_in(event: Any) -> dict[str, Any] | None:
-    """What an event says that went wrong, in whichever form; None if it is no error."""
+    """Return the error in an event, in any format; None if there is none."""
     error = field(event, "error")
     if error:
         return taken(error) or {"message": str(error)}
@@ -95,27 +91,27 @@ def error_in(event: Any) -> dict[str, Any] | None:
 
 
 def each(value: Any) -> list[Any]:
-    """The items of a list; none if it is no list."""
+    """Return the items of a list; none if it is not a list."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
 def number(value: Any) -> int | None:
-    """A place in a list, if it is one."""
+    """Return a valid list index, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def reasoned(words: Any) -> list[Delta]:
-    """Words that were thought."""
+    """Return a delta of reasoning text."""
     return [Delta(kind="reasoning", text=words)] if isinstance(words, str) and words else []
 
 
 def called(name: Any) -> list[Delta]:
-    """A tool that is being called."""
+    """Return a delta that names a tool being called."""
     return [Delta(kind="tool", text=name)] if isinstance(name, str) and name else []
 
 
 def joined(held: dict[str, Any], more: dict[str, Any]) -> None:
-    """Pieces of the same name put together: texts and lists behind one another, mappings by name."""
+    """Merge new pieces into held ones: append texts and lists, merge mappings by name."""
     for name, value in more.items():
         before = held.get(name)
         if value is None or (before and name in ("id", "type")):
@@ -135,7 +131,7 @@ def joined(held: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def settled(value: Any) -> Any:
-    """The same with every text whole."""
+    """Return the value with every text joined."""
     if isinstance(value, Words):
         return "".join(value)
     if isinstance(value, dict):
@@ -148,7 +144,7 @@ _THOUGHT = ("reasoning_content", "reasoning")
 
 
 class ChatPieces(Pieces):
-    """One streamed completion. Only the first choice is said aloud; others are kept."""
+    """One streamed completion. Only the first choice is shown; others are kept."""
 
     __slots__ = ("_choices", "_head")
 
@@ -158,7 +154,7 @@ class ChatPieces(Pieces):
         self._choices: dict[int, _Choice] = {}
 
     def add(self, event: Any) -> list[Delta]:
-        # The SDK's own way of streaming wraps each chunk, and tells of it in other events besides.
+        # The SDK's own streaming helper wraps each chunk, and also reports it in other events.
         chunk = event if field(event, "type") is None else field(event, "chunk")
         for name in _ONCE:
             value = field(chunk, name)
@@ -190,7 +186,7 @@ class ChatPieces(Pieces):
 
 
 class _Choice:
-    """One of the answers."""
+    """One choice of a completion."""
 
     __slots__ = ("calls", "finish", "logprobs", "message")
 
@@ -223,7 +219,7 @@ class _Choice:
         return {"index": index, "message": message, "finish_reason": self.finish, **told}
 
     def _add_content(self, content: Any) -> list[Delta]:
-        """Text, or parts where a host streams its reasoning as part of the content."""
+        """Add text, or parts where a host streams its reasoning as part of the content."""
         held = self.message["content"]
         if isinstance(content, list):
             self.message["content"] = [*_parts(held), *content]
@@ -250,7 +246,7 @@ class _Choice:
         return called(held["name"]) if new or not before else []
 
     def _call_for(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The call that a piece belongs to: by its index, unless another id says that it is another call."""
+        """Return the call a piece belongs to and whether it is new: by index, unless a different id marks a new call."""
         index, given = number(piece.get("index")), piece.get("id")
         if index is None:
             same = [call for call in self.calls if call.get("id") == given] if given else self.calls[-1:]
@@ -351,12 +347,12 @@ class MessagePieces(Pieces):
         try:
             return {**block, "input": msgspec.json.decode(written)}
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            # It stays the text that it is, so that whoever reads the call sees that it is none.
+            # Keep unparseable arguments as text, so that the reader of the call can report them.
             return {**block, "input": written}
 
 
 def answered(message: dict[str, Any], answer_tool: str | None) -> dict[str, Any]:
-    """The same message with a call of the tool that takes the answer turned into the text that it was given."""
+    """Return the message with a call of the answer tool replaced by the text of its arguments."""
     content = message.get("content")
     if answer_tool is None or not isinstance(content, list):
         return message
@@ -391,7 +387,7 @@ class ResponsePieces(Pieces):
         self._last: dict[str, Any] | None = None
         self._items: dict[int, dict[str, Any]] = {}
         self._told: set[int] = set()
-        """Items of which something was said already."""
+        """Indexes of items already shown in part."""
 
     def add(self, event: Any) -> list[Delta]:
         kind = field(event, "type")
@@ -428,7 +424,7 @@ class ResponsePieces(Pieces):
             self.ended = True
 
     def _tell(self, event: Any) -> bool:
-        """Note that something of an item is told; whether it is the first of it."""
+        """Mark an item as shown; return True if it was not before."""
         index = number(field(event, "output_index")) or 0
         first = index not in self._told
         self._told.add(index)

@@ -1,22 +1,15 @@
-"""Tool definitions, to and from each provider.
+"""Tools: definitions to and from each provider, names, schema checks, and calls as readable text.
 
-A function tool is one `ToolDef` whichever form it came in: its name, description, schema and
-whether it is strict; options that only one provider has are left out. A tool that a provider hosts
-itself is kept as it is and told to that provider only. What is written out is a copy.
+A function tool is one `ToolDef` whatever format it came in; options that only one provider has are left out. A tool
+hosted by a provider is kept as it is and sent only to that provider.
 
-The names under which a provider is told of tools and of who said something.
+A model may call a tool by any name, and the name it wrote is kept. Providers check the names of calls in the history
+as strictly as those of definitions, so one invented name would have every later request refused. For sending, such a
+name is replaced by one derived from it: the same in every request, with a mark at its end, so that it is not taken
+for a real tool. Valid names are unchanged. For export, all names are.
 
-A model may call a tool by any name, and what it wrote is kept. Providers check the names of calls in the history as
-strictly as those of definitions, so one that was invented would have every later request refused. For sending, such a
-name is written as one made from it: the same in every request and wherever a result repeats it, and with a mark at its
-end, so that it is not taken for a real tool. Valid names stay as they are. For export, all do.
-
-The schema of a tool, read where its function is not at hand: what does not fit, what is used for what nobody said.
-
-Only what cannot fit counts as a misfit. Models write `"5"` for a number, and whoever reads the arguments in the end
-takes that; so does this. A schema that says nothing that is understood here takes everything.
-
-A tool call as people read it: refund(17, 240). Whatever a model wrote, it can be shown.
+The schema check reports only arguments that can never fit. Models write `"5"` for a number, and the final reader of
+the arguments accepts that; so does this check.
 """
 
 from __future__ import annotations
@@ -35,13 +28,13 @@ from holdfast.errors import InvalidValue
 from holdfast.records.messages import ToolCallRequest, ToolDef
 
 _DATED = re.compile(r".+_\d{8}")
-"""Anthropic's hosted tools carry a date in their type."""
+"""The type of Anthropic's hosted tools, which ends in a date."""
 _LONGEST_HOSTED = 128
-"""A tool that a provider hosts is named as that provider likes."""
+"""The name limit of hosted tools, which follow their provider's own rules."""
 
 
 def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
-    """Tools from definitions in any provider's form, in their order."""
+    """Read tool definitions in any provider's format, in order."""
     if given is None:
         return ()
     if isinstance(given, str | bytes | dict | ToolDef) or not isinstance(given, Iterable):
@@ -56,11 +49,11 @@ def tool_defs(given: Iterable[Any] | None) -> tuple[ToolDef, ...]:
 
 
 def tool_def(given: Any) -> ToolDef:
-    """One tool from its definition in any provider's form."""
+    """Read one tool definition in any provider's format."""
     if isinstance(given, ToolDef):
         return _checked(given)
     defined = getattr(given, "definition", None)
-    if isinstance(defined, ToolDef):  # A tool that has a function to it.
+    if isinstance(defined, ToolDef):  # A `Tool`, which wraps a function.
         return _checked(defined)
     item = plain(given, Notes(strict=True)) if not callable(given) else None
     if not isinstance(item, dict):
@@ -85,7 +78,7 @@ def tool_def(given: Any) -> ToolDef:
 
 
 def to_openai(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Tools for chat completions."""
+    """Return tool definitions for chat completions."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
@@ -101,7 +94,7 @@ def to_openai(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
 
 
 def to_responses(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Tools for Responses. There a function is strict unless told otherwise, so it is always told."""
+    """Return tool definitions for Responses, where a function is strict by default, so `strict` is always set."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
@@ -115,7 +108,7 @@ def to_responses(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
 
 
 def to_anthropic(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Tools for Messages."""
+    """Return tool definitions for Anthropic's Messages."""
     out: list[dict[str, Any]] = []
     for tool in tools:
         if tool.raw is None:
@@ -127,7 +120,7 @@ def to_anthropic(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
 
 
 def _function(item: dict[str, Any], schema: str) -> ToolDef:
-    # Absent and null both mean: takes nothing.
+    # Absent and null both mean that the tool takes no arguments.
     given = {"parameters": item[schema]} if item.get(schema) is not None else {}
     return _checked(
         ToolDef(name=item.get("name") or "", description=item.get("description"), strict=item.get("strict"), **given)
@@ -139,7 +132,7 @@ def _described(tool: ToolDef) -> dict[str, Any]:
 
 
 def _checked(tool: ToolDef) -> ToolDef:
-    """Records do not check their fields when they are made."""
+    """Return a definition after checking its fields, which records do not do."""
     _check_name(tool)
     if tool.description is not None and not isinstance(tool.description, str):
         raise InvalidValue(f"The description of {tool.name} is not text. Say in words what the tool does.")
@@ -162,7 +155,7 @@ def _check_name(tool: ToolDef) -> None:
 
 
 def _owner(raw: dict[str, Any]) -> str:
-    """Whose form a hosted tool's definition has."""
+    """Return the format of a hosted tool's definition."""
     kind = raw.get("type")
     if isinstance(kind, str) and (_DATED.fullmatch(kind) or kind == "mcp_toolset"):
         return "anthropic"
@@ -170,12 +163,12 @@ def _owner(raw: dict[str, Any]) -> str:
 
 
 def _is_custom(raw: dict[str, Any]) -> bool:
-    """Whether this is OpenAI's tool that takes free text, which both of its forms have."""
+    """Return True for OpenAI's free-text tool, which exists in both of its formats."""
     return raw.get("type") == "custom"
 
 
 LONGEST: Final = 64
-"""Every provider takes a name as long as this; some take longer ones."""
+"""The name length that every provider accepts; some accept longer ones."""
 TOOL_NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")
 _NOT_IN_A_TOOL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _NOT_IN_AN_AUTHOR: Final = re.compile(r"[\s<|\\/>]+")
@@ -183,22 +176,22 @@ _MARK: Final = 6
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether every provider takes this as the name of a tool."""
+    """Return True if every provider accepts this as the name of a tool."""
     return TOOL_NAME.fullmatch(name) is not None
 
 
 def tool_name(name: str) -> str:
-    """The name of a tool as it is sent."""
+    """Return the name of a tool for sending."""
     if is_tool_name(name):
         return name
-    # Of the name alone, not of what stands around it: a message is counted by itself, and its cached prefix stays.
+    # Derived from the name alone: tokens are counted per message, and the cached prefix must not change.
     mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
     words = _NOT_IN_A_TOOL.sub("_", name).strip("_")[: LONGEST - _MARK - 1].rstrip("_")
     return f"{words or 'tool'}_{mark}"
 
 
 def author_name(name: str) -> str:
-    """The name of who said something as it is sent: any letters, no blanks and none of the signs of a template."""
+    """Return the name of an author for sending: any letters, no blanks and no template characters."""
     return _NOT_IN_AN_AUTHOR.sub("_", name)[:LONGEST]
 
 
@@ -221,7 +214,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def misfit(name: str, schema: Schema, given: Any) -> str | None:
-    """Why arguments can never fit a tool, in words for whoever gave them; None if they may. Null is no arguments."""
+    """Describe why arguments can never fit a tool, for the caller who gave them; None if they may. Null means none."""
     given = {} if given is None else given
     if not isinstance(given, dict):
         return f"The arguments of {name} are not an object: {shown(given)}"
@@ -232,7 +225,7 @@ def misfit(name: str, schema: Schema, given: Any) -> str | None:
 
 
 def unsaid(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool uses for arguments that were not given, as far as its schema says so."""
+    """Return the defaults, according to the schema, of arguments that were not given."""
     properties = schema.get("properties")
     known = properties.items() if isinstance(properties, Mapping) else ()
     return {
@@ -243,7 +236,7 @@ def unsaid(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(schema: Schema) -> str:
-    """What a tool takes, on one line, as in {order: integer; reason?: string}: ? marks what may be left out."""
+    """Describe a tool's parameters on one line, as in {order: integer; reason?: string}: ? marks optional ones."""
     needed = schema.get("required") or ()
     properties = schema.get("properties") or {}
     names = [f"{name}{'' if name in needed else '?'}: {_kind(one)}" for name, one in properties.items()]
@@ -252,7 +245,7 @@ def listed(schema: Schema) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short, and whatever it is."""
+    """Return any value as short text for a message."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
@@ -295,7 +288,7 @@ def _in_object(schema: Schema, value: dict[str, Any], where: str, defs: Mapping[
     known = properties if isinstance(properties, Mapping) else {}
     needed = schema.get("required") or ()
     for name in needed:
-        if name not in value and not _takes_null(known.get(name), defs):  # Strict schemas require what may be null.
+        if name not in value and not _takes_null(known.get(name), defs):  # Strict schemas require nullable properties.
             yield f"{_below(where, name)} is missing"
     for name, one in value.items():
         if name in known:
@@ -324,7 +317,7 @@ def _resolved(schema: Any, defs: Mapping[str, Any]) -> Any:
 
 
 def _kinds(schema: Schema) -> list[str]:
-    """What a value may be; nothing if that is not said in words that are known here."""
+    """Return the allowed JSON types; empty if the schema names none, or one that is unknown here."""
     said = schema.get("type")
     kinds = [kind for kind in (said if isinstance(said, list) else [said]) if isinstance(kind, str)]
     return kinds if all(kind in _WORDS for kind in kinds) else []
@@ -356,11 +349,11 @@ _TAKES: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 def call_words(request: ToolCallRequest, changed: Any = None, unsaid: Mapping[str, Any] | None = None) -> str:
-    """A call as people read it: refund(17, 240). What nobody wrote and is used all the same, `unsaid`, has its name."""
+    """Return a call as readable text, such as refund(17, 240). `unsaid` arguments, the defaults, are shown by name."""
     defaults = {} if unsaid is None else unsaid
     try:
         given = request.args if changed is None else _as_written(request.args, changed)
-    except Exception:  # noqa: BLE001  # Whatever a model wrote, it is shown.
+    except Exception:  # noqa: BLE001  # Show unparseable arguments too.
         given = request.arguments if changed is None else changed
     values = [value for name, value in given.items() if name not in defaults] if isinstance(given, dict) else [given]
     named = [f"{name}={_cut(_json(value))}" for name, value in defaults.items() if value is not None]
@@ -368,7 +361,7 @@ def call_words(request: ToolCallRequest, changed: Any = None, unsaid: Mapping[st
 
 
 def _as_written(before: Any, changed: Any) -> Any:
-    """Changed arguments in the order in which the model wrote them: a journal keeps none."""
+    """Return changed arguments in the model's original order, which the journal does not keep."""
     if not isinstance(before, dict) or not isinstance(changed, dict):
         return changed
     return {**{name: changed[name] for name in before if name in changed}, **changed}

@@ -1,4 +1,4 @@
-"""Whether a message says something and can be stored: the same rules for what was read and for a `Message` given."""
+"""Checks that a message is not empty and can be stored: the same for read messages and for a given `Message`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY = (
 
 
 def says_nothing(message: Message) -> bool:
-    """Whether there is no text, no part, no call and no result. Blank text is text, and so is what was spoken."""
+    """Return True if there is no text, part, call or result. Blank text counts as text, and audio as content."""
     if message.tool_calls or message.tool_results or message.erased:
         return False
     if message.metadata and kept_for(message, "openai", "message").get("audio"):
@@ -33,7 +33,7 @@ def says_nothing(message: Message) -> bool:
 
 
 def settled(message: Message, notes: Notes) -> Message | None:
-    """A message that was read, if it says something that can be stored."""
+    """Return a message that was read if it is not empty and can be stored; else report it and return None."""
     if says_nothing(message):
         notes.wrong("empty_message", EMPTY, "left out an empty message")
         return None
@@ -46,7 +46,7 @@ def settled(message: Message, notes: Notes) -> Message | None:
 
 
 def checked(message: Message) -> Message:
-    """A `Message` of the caller's own making. Records do not check their fields, so this does."""
+    """Return a `Message` constructed by the caller after checking its fields, which records do not do."""
     notes = Notes(strict=True)
     if not isinstance(message.role, str) or message.role not in ROLES:
         raise InvalidMessage(f"{message.role!r} is not a role. Use one of {', '.join(sorted(ROLES))}.")
@@ -74,7 +74,7 @@ _COUNTS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpri
 
 
 def _check_usage(usage: Any) -> None:
-    """Counts add up over a session, so a wrong one would spoil the sum."""
+    """Check the counts: they are added up over a session, so one wrong count would spoil the sum."""
     if usage is None:
         return
     counts = [getattr(usage, name, None) for name in _COUNTS]
@@ -116,7 +116,7 @@ def _check_part(part: Any, message: Message) -> None:
 
 
 def _is_extras(extras: Any) -> bool:
-    """Whether a provider's own fields beside a part have the shape that reading gives them."""
+    """Return True if a provider's own fields beside a part have the shape that reading produces."""
     return extras is None or (
         isinstance(extras, dict) and all(isinstance(extras.get(name), dict | None) for name in ("image_url", "file"))
     )
@@ -155,7 +155,7 @@ def _check_text(value: Any, name: str, notes: Notes) -> None:
 
 
 def _data(message: Message) -> Iterator[Any]:
-    """What is stored as data, without the bytes of images and files, which are stored apart."""
+    """Yield the data to be stored, without the bytes of images and files, which are stored separately."""
     if isinstance(message.content, list):
         yield [_without_bytes(part) for part in message.content]
     for result in message.tool_results:

@@ -1,1 +1,1 @@
-"""Conversations and frames made smaller, and the rules that say when."""
+"""Compaction of threads and frames, and the rules that trigger it."""

@@ -1,7 +1,7 @@
-"""What rules do: make a conversation shorter, refuse the next model call, record.
+"""The actions of rules: compact a thread, refuse the next model call, record telemetry.
 
-A configuration is soft up to its limits: over the threshold its strategy is tried, and one that fails is tried again
-later. Over a limit something is done whatever it takes: by the next strategy, and at last by leaving out.
+Up to its limits a configuration is soft: above the threshold its strategy is tried, and on failure tried again
+later. Above a limit it must succeed: by the next strategy, and finally by leaving messages out.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from holdfast.records.packs import Packed
 from holdfast.records.sessions import Line, Summary
 
 LEAVES: Final = 0.6
-"""Of a limit that was passed, how much is left afterwards: else the next message would pass it again."""
+"""The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
 EVERY: Final = 2**31
-"""Rounds that stay where only their tokens count."""
+"""The number of rounds to keep where only their tokens are limited."""
 
 
 def token_limit(ports: Ports, acting: Acting, stream: str, given: int | str | None) -> int:
-    """A number of tokens, or what the model of a line is shown at once."""
+    """Return the given number of tokens, or the input budget of the thread's model."""
     return given if isinstance(given, int) else counting(ports, acting, stream)[1].input_budget
 
 
 class Compacting:
-    """One line and a configuration, when a rule has fired."""
+    """A compaction of one thread by a configuration, run when a rule fires."""
 
     def __init__(
         self, ports: Ports, acting: Acting, stream: str, config: CompactionConfig, summarizer: Summarizer
@@ -44,7 +44,7 @@ class Compacting:
         self.failed: list[str] = []
 
     def run(self, *, packed: bool) -> None:
-        """What the strategy does first, and then what it takes to be within the limits."""
+        """Run the strategy, then do whatever is needed to be within the limits."""
         config = self._config
         messages, _ = uncovered(*self._place)
         over = config.max_messages is not None and messages > config.max_messages
@@ -61,7 +61,7 @@ class Compacting:
             self._fit(token_limit(*self._place, config.max_tokens))
 
     def _fit(self, limit: int) -> None:
-        """Fold until the tokens are within the limit."""
+        """Compact if the tokens exceed the limit."""
         if uncovered(*self._place, enough=limit)[1] > limit:
             self._somehow(replace(self._config, keep=EVERY), within=int(limit * LEAVES))
 
@@ -70,7 +70,7 @@ class Compacting:
             self._note(fold(*self._place, config, self._summarizer))
         except SummaryFailed as error:
             if not error.longer:
-                raise  # Else there is too little to summarise so far, and nothing has failed.
+                raise  # Otherwise there is too little to summarise so far, which is no failure.
 
     def _somehow(self, config: CompactionConfig, within: int | None = None) -> None:
         summary, failed = fold_somehow(*self._place, config, self._summarizer, within=within)
@@ -84,7 +84,7 @@ class Compacting:
 
 
 def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed) -> None:
-    """Refuse a model call that would pass a limit."""
+    """Refuse a model call that would exceed a limit."""
     wanted: BudgetGuard = rule.action
     used = packed.token_summary.used
     if wanted.pack is not None and used > wanted.pack:
@@ -111,7 +111,7 @@ def guard(ports: Ports, acting: Acting, stream: str, rule: Rule, packed: Packed)
 
 
 def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[Fired, ...]) -> object:
-    """Tell what happened: numbers and names, never what was said. Gives what the function gave, if one was told."""
+    """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
     told = described(occasion, fired)
     if recorder.record is not None:
         return recorder.record(told)
@@ -120,7 +120,7 @@ def record(ports: Ports, recorder: TelemetryRecorder, occasion: Occasion, fired:
 
 
 def described(occasion: Occasion, fired: tuple[Fired, ...]) -> dict[str, Any]:
-    """An occasion as plain data."""
+    """Describe an occasion as plain data."""
     told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
     if occasion.packed is None:
         told["messages"] = len(occasion.new)

@@ -1,17 +1,8 @@
-"""`compact_context`: the context of a frame made smaller in one commit, by any strategy.
+"""`compact_context`: compact a frame's context in one commit, by any strategy.
 
-Strategies of evidence detach handles; the others let a summary stand for older rounds of the frame's conversation.
-What shrinks is measured itself: the tokens of handles, or of messages. What a frame has spent has nothing to do with
-it. A summarizer that fails, hangs, says nothing or says too much changes nothing, and the next strategy is tried.
-
-A frame's evidence made smaller: handles are detached in one event, which also brings them back.
-
-A size that was not noted is measured if the text is at hand. What is critical stays, and so does what an open call
-still needs; a strategy of the caller's own that does otherwise is refused.
-
-A frame's evidence as something that may go: how large each piece is, who needs it, and whose words it holds.
-
-One frame whose context is to be made smaller: to what, how, in which streams, and what is said about it after.
+Evidence strategies detach handles, in one event by which they can be restored; the others summarise older rounds of the
+frame's conversation. Only the tokens of handles or messages are measured, not what the frame has spent. Critical
+evidence and evidence that an open call needs always stay.
 """
 
 from __future__ import annotations
@@ -70,9 +61,9 @@ def compact_context(
     strict: bool = False,
     key: str | None = None,
 ) -> CompactionResult:
-    """Make the context of a live frame fit a budget, or as small as it can be.
+    """Make the context of a live frame fit a budget, or as small as possible.
 
-    With `strict` what cannot be made to fit is refused, and nothing is written.
+    With `strict`, refuse a target that cannot be reached; nothing is written then.
     """
     raw_id(frame)
     if not isinstance(target_budget, int) or isinstance(target_budget, bool) or target_budget < 0:
@@ -108,7 +99,7 @@ def _folded(work: Shrinking, summarizer: Summarizer) -> CompactionResult:
 def _written(
     work: Shrinking, plan: Plan, words: Words, also: Also, tokens: int, written: list[FrameCompacted]
 ) -> Summary:
-    """The summary and the frame's event in one commit; the compaction is named as the summary is."""
+    """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
     level = str(words.level)
     made = summaries.drafted(
         work.ports, work.acting, plan, words.text, method=words.method, level=level, state=words.state
@@ -147,7 +138,7 @@ ONLY_CRITICAL: Final = "Nothing else can go: what is left is critical, or an ope
 
 
 def detached(work: Shrinking) -> CompactionResult:
-    """Detach what the strategy chooses, until what is left is within the target."""
+    """Detach the evidence that the strategy chooses, until the rest is within the target."""
     compaction = ulid_text(work.ports.ids.ulid())
     last: list[Chosen] = []
 
@@ -202,7 +193,7 @@ _NAMES = {score: name for name, score in PRIORITY_SCORE.items()}
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A handle that is attached, and what is known of what it leads to."""
+    """An attached handle with its known text and trust."""
 
     item: Item
     text: str
@@ -210,7 +201,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def segment(self) -> Segment:
-        """As a strategy of the caller's own is given it."""
+        """The evidence as a segment, for a caller's own strategy."""
         return Segment(
             kind="evidence",
             id=self.item.id,
@@ -222,7 +213,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attached(ports: Ports, acting: Acting, stream: str, frame: Frame) -> list[Evidence]:
-    """The evidence of a live frame, oldest first. A size that nobody noted is measured if its text is in the event."""
+    """List a live frame's evidence, oldest first. A missing size is measured if the text is in the event."""
     count = counting(ports, acting, stream)[0].count
     found = []
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
@@ -255,7 +246,7 @@ FITS: Final = "It was within the target."
 
 
 class Shrinking:
-    """A live frame and what is asked of it."""
+    """A compaction of one live frame."""
 
     def __init__(
         self,
@@ -275,12 +266,12 @@ class Shrinking:
         self.scope = flush_scope(ports, acting, self.stream, config)
 
     def live(self, states: States) -> Frame:
-        """The frame as it is now; refuses one that has ended."""
+        """Return the frame as it is now; refuse one that has ended."""
         check_live(self.ports, self.acting, states[self.stream], self.frame)
         return states[self.stream].frames[self.frame]
 
     def earlier(self) -> CompactionResult | None:
-        """What an earlier call with the key did."""
+        """Return the result of an earlier call with the same key, if any."""
         if self._key is None:
             return None
         stored = self.ports.journal.by_key(self.acting.tenant, self.stream, self._key)
@@ -295,18 +286,18 @@ class Shrinking:
         return self.done(facts, made)
 
     def written(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
-        """The frame's own event behind what goes with it: what is flushed stands before what is compacted."""
+        """Add the frame's own event after the others: flushed passages come before the compaction."""
         own = with_clocks(states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.ports.clock.now_ms())
         return {**drafts, self.stream: [*drafts.get(self.stream, ()), *own]}
 
     def write(self, decide: Callable[[States], Drafts], *streams: str) -> Changed:
-        """One commit over the frame's stream and others."""
+        """Commit to the frame's stream and others at once."""
         every = tuple(dict.fromkeys((self.stream, *streams)))
         same = like("frame.compacted", frame=self.frame)
         return change(self.ports, self.acting, every, decide, key=self._key, same=same)
 
     def refuse_over(self, final: int) -> None:
-        """Where only the target will do, nothing is written that does not reach it."""
+        """In strict mode, refuse to write a result that misses the target."""
         if self._strict and final > self.target:
             raise BudgetTooSmall(
                 f"The context of frame {self.frame} cannot be made smaller than {final} tokens, and {self.target} were "
@@ -315,7 +306,7 @@ class Shrinking:
             )
 
     def done(self, facts: FrameCompacted, summary: Summary | None = None, note: str | None = None) -> CompactionResult:
-        """What was written."""
+        """Return the result of a written compaction."""
         return CompactionResult(
             id=facts.compaction if facts.removed else None,
             strategy=facts.strategy,
@@ -331,7 +322,7 @@ class Shrinking:
         )
 
     def nothing(self, tokens: int, note: str) -> CompactionResult:
-        """Nothing was written, and why."""
+        """Return the result of a compaction that wrote nothing, with the reason."""
         self.refuse_over(tokens)
         return CompactionResult(
             id=None,

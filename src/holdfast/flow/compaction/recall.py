@@ -1,6 +1,6 @@
-"""Flush and recall: what is compacted is written to the state in the same commit, and searched for later packs.
+"""Flush and recall: compacted passages are written to the state in the same commit, and later packs search them.
 
-If it cannot be written, nothing is compacted. What comes back has the trust of what it was made from.
+If they cannot be written, nothing is compacted. A recalled passage has the trust of its source.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from holdfast.records.events.envelope import Draft
 from holdfast.records.scope import Address, Scope
 
 MORE = 4
-"""How many times more entries are looked at than are wanted: others of the scope may match as well."""
+"""Entries searched per entry wanted: other entries of the scope may match as well."""
 NEAR = 64
-"""How many messages from the end are searched for the last thing that a user said."""
+"""The number of messages from the end that are searched for the user's last message."""
 MOST_QUERY = 2_000
-"""Characters of it that are searched for."""
+"""The most characters of that message used as a query."""
 
 
 def flushed(ports: Ports, acting: Acting, scope: str, id: str, told: Sequence[Passage]) -> list[Draft]:
-    """The events that write passages of what `id` stands for to the state of a scope."""
+    """Return the events that write the passages of compaction `id` to the state of a scope."""
     store = storage(ports, acting)
     options = check_options(Options(content_kind="episodic"), Scope.of(scope))
     drafts = []
@@ -43,7 +43,7 @@ def flushed(ports: Ports, acting: Acting, scope: str, id: str, told: Sequence[Pa
 
 
 def memories(ports: Ports, acting: Acting, scopes: Sequence[Address], query: str, limit: int = 5) -> list[Recalled]:
-    """What was compacted away in these scopes and matches a question, best first, each once."""
+    """Search compacted passages in some scopes by a query; best first, each once."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidValue(f"limit must be a number of entries, 0 or more, not {limit!r}.")
     found: dict[str, Recalled] = {}
@@ -51,12 +51,12 @@ def memories(ports: Ports, acting: Acting, scopes: Sequence[Address], query: str
         for result in search.search(storage(ports, acting), scope, query, min(limit * MORE, MOST_RESULTS)):
             one = recalled(ports, acting, scope, result.key, result.score) if result.key.startswith(PREFIX) else None
             if one is not None and one.text not in {known.text for known in found.values()}:
-                found.setdefault(one.id, one)  # What was compacted twice, in two lines, is told once.
+                found.setdefault(one.id, one)  # A passage compacted twice, in two threads, is returned once.
     return sorted(found.values(), key=lambda one: (-one.score, one.scope, one.key))[:limit]
 
 
 def recalled(ports: Ports, acting: Acting, scope: str, key: str, score: float = 0.0) -> Recalled | None:
-    """One entry as it is now; None if it is gone, erased, or nothing that could be shown."""
+    """Load one passage as it is now; None if it is gone, erased or cannot be shown."""
     stored = ports.journal.entry(acting.tenant, scope, key)
     if stored is None or stored.content is None:
         return None
@@ -76,7 +76,7 @@ def recalled(ports: Ports, acting: Acting, scope: str, key: str, score: float = 
 
 
 def query_of(ports: Ports, acting: Acting, stream: str) -> str:
-    """What to look for if nobody says: the last thing that the user of a line said."""
+    """Return the default query: the last user message of a thread."""
     for place in islice(places(ports, acting, stream), NEAR):
         if place.row["role"] == "user":
             return bodies(ports, acting, [place])[0].text[:MOST_QUERY]

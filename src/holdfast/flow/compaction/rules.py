@@ -1,20 +1,8 @@
-"""Rules: what is done to a session when it grows, and what a model call must not pass. They belong to this process.
+"""Rules of a session: what to do when it grows, and limits on model calls. They belong to this process.
 
-They are looked at after an append has been committed, and before a pack goes to a model. A session without rules
-pays nothing for them. A rule that fails loses nothing and stops nobody: it is warned about, and tried again at the
-next occasion. Only a guard refuses, and only the next model call. What a rule does is no occasion for rules.
-
-What may be a rule: as such, a configuration, a preset by its name, a guard or a recorder. The rest is refused.
-
-The rules of one session in this process, and what is known about the size of its lines.
-
-An append adds what it added. Only when something that was said has changed, or others have written as well, is a
-line looked at again: from its end, and no further than to know that it is over.
-
-Whether a rule is at work here: what it does itself is no occasion for rules, or one that appends would never end.
-
-Known to whatever the rule runs, in other threads and on a loop as well, for as long as it runs. What others do
-meanwhile is an occasion as always, and so is what a task does that outlives the rule that began it.
+Rules are evaluated after an append has been committed, and before a pack goes to a model. A session without rules
+pays nothing. A rule that fails is warned about and tried again at the next occasion; only a guard refuses, and only
+the next model call. An append made by a running rule does not fire rules again.
 """
 
 from __future__ import annotations
@@ -62,10 +50,10 @@ from holdfast.system import renew_in_child
 def add(
     ports: Ports, acting: Acting, session: str, given: Any, choose: Choose, wait: Wait | None = None
 ) -> Callable[[], None]:
-    """A rule for a session: as such, a configuration, a preset's name, a guard or a recorder; gives what undoes it.
+    """Add a rule to a session and return a function that removes it.
 
-    A second one of the same name takes the place of the first. A configuration that is switched off leaves none.
-    `wait` is given by a client that can await what a rule does.
+    It is given as a Rule, a configuration, a preset's name, a guard or a recorder. It replaces a rule of the same name;
+    a disabled configuration only removes that one. `wait` comes from a client that can await the rule's action.
     """
     rule = check_rule(ports, given, choose, awaits=wait is not None)
     place = (acting.tenant, session)
@@ -84,18 +72,21 @@ def add(
 
 
 def rules_of(ports: Ports, acting: Acting, session: str) -> tuple[Rule, ...]:
-    """The rules of a session, in the order in which they are looked at."""
+    """Return the rules of a session, in the order of evaluation."""
     standing = ports.rules.get((acting.tenant, session))
     return () if standing is None else standing.rules
 
 
 def forget(ports: Ports, acting: Acting, session: str) -> None:
-    """A session that has ended for good needs no rules."""
+    """Drop the rules of a session that has ended for good."""
     ports.rules.pop((acting.tenant, session), None)
 
 
 def recall_of(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str, ...]]:
-    """How many memories a pack of a line looks for, and in which scopes: where its rules write, or its session's."""
+    """Return how many memories a pack of a thread recalls, and from which scopes.
+
+    The scopes are those its rules flush to, or else its session's.
+    """
     session = session_behind(ports, acting, stream)
     configs = [rule.action for rule in rules_of(ports, acting, session) if isinstance(rule.action, CompactionConfig)]
     found = [flush_scope(ports, acting, stream, config) for config in configs]
@@ -104,14 +95,14 @@ def recall_of(ports: Ports, acting: Acting, stream: str) -> tuple[int, tuple[str
 
 
 def after_append(ports: Ports, acting: Acting, stream: str, new: Sequence[Message]) -> tuple[Fired, ...]:
-    """Look at the rules of a line to which messages were appended. Never raises for what a rule does."""
+    """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
     if not ports.rules:
         return ()
     return _looked(ports, acting, Occasion(kind="appended", stream=stream, new=tuple(new)))
 
 
 def before_call(ports: Ports, acting: Acting, stream: str, packed: Packed) -> tuple[Fired, ...]:
-    """Look at the rules of a line whose pack is about to go to a model. A guard may refuse the call."""
+    """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
     if not ports.rules:
         return ()
     return _looked(ports, acting, Occasion(kind="packed", stream=stream, packed=packed))
@@ -129,7 +120,7 @@ def _looked(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[Fired, ..
         return ()
     fired: list[Fired] = []
     with at_work():
-        # A recorder tells what came of the others, so it comes last.
+        # Recorders report on the other rules, so they run last.
         for rule in sorted(rules, key=lambda rule: isinstance(rule.action, TelemetryRecorder)):
             if isinstance(rule.action, BudgetGuard):
                 continue
@@ -142,7 +133,7 @@ def _looked(ports: Ports, acting: Acting, occasion: Occasion) -> tuple[Fired, ..
 def _fired(
     ports: Ports, acting: Acting, standing: Standing, rule: Rule, occasion: Occasion, before: tuple[Fired, ...]
 ) -> Fired | None:
-    """What came of a rule; None if it was not its turn. What it raises is told and goes no further."""
+    """Run a rule and return its result; None if it was not due. Its errors are reported, not raised."""
     try:
         if not _is_due(ports, acting, standing, rule, occasion):
             return None
@@ -162,7 +153,7 @@ def _fired(
 
 
 def _awaited(standing: Standing, rule: Rule, made: Any) -> Any:
-    """What a function gave; what has to be awaited is, where that can be."""
+    """Return an action's result, awaited if the client can await."""
     if not inspect.isawaitable(made):
         return made
     if standing.wait is not None:
@@ -196,7 +187,7 @@ def _fires(ports: Ports, acting: Acting, trigger: Trigger, occasion: Occasion, t
 def _compacted(
     ports: Ports, acting: Acting, standing: Standing, rule: Rule, config: CompactionConfig, occasion: Occasion
 ) -> Fired | None:
-    """Make a line shorter, one thread at a time; not again soon if there was nothing to do."""
+    """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
     line = state_of(ports, acting, stream).line or Line()
     if standing.is_quiet(stream, rule.name, line) or not standing.busy.acquire(blocking=False):
@@ -218,7 +209,7 @@ COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
 
 
 def check_rule(ports: Ports, given: Any, choose: Choose, *, awaits: bool = False) -> Rule:
-    """A rule that can be followed, by a client that awaits or by one that does not."""
+    """Convert the given value to a rule and check it; refuse async actions unless the client awaits."""
     given = _as_rule(ports, given)
     if not isinstance(given, Rule):
         raise InvalidValue(
@@ -242,13 +233,13 @@ def check_rule(ports: Ports, given: Any, choose: Choose, *, awaits: bool = False
 
 
 def _as_rule(ports: Ports, given: Any) -> Any:
-    """Whatever stands for a rule as one, with the name that it has then."""
+    """Convert a preset's name, configuration, guard or recorder to a rule with its default name."""
     if isinstance(given, str):
         if given not in PRESETS:
             raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
         given = PRESETS[given]
     if isinstance(given, CompactionConfig):
-        check(ports, given)  # Before it is asked when it is due.
+        check(ports, given)  # Check it before its triggers are read.
         return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
         return Rule(GUARD, Always(), given)
@@ -258,7 +249,7 @@ def _as_rule(ports: Ports, given: Any) -> Any:
 
 
 def _must_be_awaited(action: Any, choose: Choose) -> bool:
-    """Whether what it calls is async, as far as can be told without calling it. What cannot summarise is refused."""
+    """Return True if the action is async, as far as can be told without calling it. Refuse an unusable summarizer."""
     if isinstance(action, CompactionConfig):
         return action.summarizer is not None and getattr(choose(action.summarizer), "awaits", False)
     return _is_async(action.record if isinstance(action, TelemetryRecorder) else action)
@@ -291,29 +282,29 @@ def _check_action(ports: Ports, action: Any) -> None:
 
 
 PATIENCE = 8
-"""After nothing could be done, a line must grow by a fraction of its size before it is tried again."""
+"""After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
 
 Choose = Callable[[Any], Summarizer]
-"""What makes a summarizer of whatever a configuration names, or of nothing."""
+"""A function that makes a summarizer from a configuration's value, or from None."""
 Wait = Callable[[Awaitable[Any]], Any]
-"""What gives, to a thread that waits, what something that is to be awaited gives."""
+"""A function that waits in the calling thread for an awaitable and returns its result."""
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a line no summary covers, as of its version."""
+    """The uncovered part of a thread, as of its version."""
 
     messages: int
     tokens: int | None
-    """Not known unless somebody asked; once over what was asked for, at least so many."""
+    """None until requested. Counting stops above the requested limit, so it may be a lower bound."""
     covered: int
     said: int
-    """How many messages the line has in all."""
+    """The number of messages in the thread."""
     edited: int
     floor: int
 
 
 class Standing:
-    """Rules by name in the order in which they came, and the sizes of the lines that they were looked at for."""
+    """A session's rules by name, in the order they were added, and the tallies of its threads."""
 
     def __init__(self, choose: Choose) -> None:
         self.rules: tuple[Rule, ...] = ()
@@ -325,21 +316,21 @@ class Standing:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent process may have held."""
         self.busy = threading.Lock()
 
     def put(self, rule: Rule) -> None:
-        """A rule, in place of one with the same name."""
+        """Add a rule, replacing one of the same name."""
         self.rules = (*(known for known in self.rules if known.name != rule.name), rule)
 
     def drop(self, rule: Rule) -> None:
-        """Take a rule away."""
+        """Remove a rule."""
         self.rules = tuple(known for known in self.rules if known is not rule)
 
     def tally(
         self, ports: Ports, acting: Acting, stream: str, new: Sequence[Message] = (), tokens: int | None = None
     ) -> Tally:
-        """What a line comes to after some new messages; with its tokens if they are asked for, up to a number."""
+        """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
         line = state_of(ports, acting, stream).line or Line()
         found = _after(self._tallies.get(stream), line, new)
         if found is None:
@@ -358,14 +349,14 @@ class Standing:
         self._tallies[stream] = found
         return found
 
-    # what could not be done
+    # idle rules
 
     def hush(self, stream: str, rule: str, line: Line) -> None:
-        """There was nothing to do for a line as it is."""
+        """Note that a rule found nothing to do for a thread in its current state."""
         self._quiet[stream, rule] = line
 
     def is_quiet(self, stream: str, rule: str, line: Line) -> bool:
-        """Whether trying again would come to nothing: not before it has grown, was edited, or a call was answered."""
+        """Return True if a retry would find nothing: the thread has barely grown, with no edit and no call answered."""
         before = self._quiet.get((stream, rule))
         if before is None or before.edited != line.edited or len(line.calls) < len(before.calls):
             return False
@@ -373,7 +364,7 @@ class Standing:
 
 
 def _after(known: Tally | None, line: Line, new: Sequence[Message]) -> Tally | None:
-    """What was known, with what is new; None if something that was said has changed since."""
+    """Advance a tally by new messages; None if messages were edited since."""
     if known is None or (known.edited, known.floor) != (line.edited, line.floor):
         return None
     tokens = known.tokens
@@ -385,7 +376,7 @@ def _after(known: Tally | None, line: Line, new: Sequence[Message]) -> Tally | N
 
 
 class _Turn:
-    """One time that rules are looked at."""
+    """A single evaluation of rules."""
 
     over = False
 
@@ -394,14 +385,14 @@ _TURN: Final[ContextVar[_Turn | None]] = ContextVar("holdfast_rule_at_work", def
 
 
 def is_at_work() -> bool:
-    """Whether this is done by a rule."""
+    """Return True inside a running rule."""
     turn = _TURN.get()
     return turn is not None and not turn.over
 
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Rules are looked at, and do what they do."""
+    """Mark this context as running rules, for the duration of the block."""
     turn = _Turn()
     before = _TURN.set(turn)
     try:

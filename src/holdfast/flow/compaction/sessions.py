@@ -1,14 +1,8 @@
-"""A conversation made shorter, by any strategy: a summary stands for whole older rounds, and nothing is removed.
+"""Compact a thread by any strategy: a summary stands for whole older rounds, and nothing is removed.
 
-What is covered is fixed first, then told in other words, then written by compare-and-set. Calls that wait for their
-results, and everything behind them, are never covered. What is to be found again is written in the same commit.
-A strategy that fails changes nothing; `fold_somehow` then tries the next one.
-
-What a strategy makes of the older part of a conversation: other words for it, or a note that it is left out.
-
-Only `summarise_oldest` asks anybody; the other strategies give the same words for the same messages.
-
-What a compaction may be asked for. What cannot be done is refused when it is asked for, and not when it is due.
+The range is fixed first, then put into words, then written by compare-and-set. Open calls and everything after them
+are never covered. Passages to be found again are written to the state in the same commit. A strategy that fails
+changes nothing; `compact_with_fallback` then tries the next one.
 """
 
 from __future__ import annotations
@@ -46,32 +40,32 @@ from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
 
 BUILT_IN: Final = "extractive"
-"""The name of the summarizer that is used where nobody gave one."""
+"""The name of the summarizer used when none is given."""
 SLACK: Final = 2
-"""Counts of parts are a little less than the count of the whole."""
+"""The sum of the parts' token counts can be slightly less than the count of the whole."""
 ALLOWED: Final[ContextVar[float | None]] = ContextVar("holdfast_seconds_allowed", default=None)
-"""How long what is being asked for a summary may take."""
+"""The time limit of the summary being made, in seconds."""
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
-    """What older messages became, by which method, and how hard that was on them."""
+    """The text that replaces older messages, with its method and compaction level."""
 
     text: str
     strategy: str
     method: str
-    """Who made them: the strategy, or what it asked."""
+    """The maker of the text: the strategy, or the summarizer it called."""
     level: CompactionLevel
     state: dict[str, Any] | None = None
 
 
 def told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, summarizer: Summarizer) -> Words:
-    """What the configured strategy makes of what is to be covered."""
+    """Make the text for a plan by the configured strategy."""
     words = _told(ports, acting, plan, config, summarizer)
     return words if config.max_length is None else shortened(words, config.max_length)
 
 
 def shortened(words: Words, most: int) -> Words:
-    """Within so many characters."""
+    """Cut the text to at most `most` characters."""
     return msgspec.structs.replace(words, text=fit(words.text, most, len))
 
 
@@ -99,7 +93,7 @@ def _told(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, su
 
 
 def allowed(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, method: str = BUILT_IN) -> int:
-    """How many tokens words may take: of our own so few that they are small, or shorter than what they stand for."""
+    """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
     if method != BUILT_IN:
         return config.summary_tokens
     tokenizer, info = counting(ports, acting, plan.stream)
@@ -109,7 +103,7 @@ def allowed(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig, 
 
 
 def summarised(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> Words:
-    """What a summarizer said, cut to what it was allowed: not every model keeps to that."""
+    """Return a summarizer's text, cut to its allowance, which not every model keeps to."""
     return _words(config, within(text, config.summary_tokens, count), CompactionLevel.MODERATE, method=method)
 
 
@@ -125,7 +119,7 @@ def _words(
 
 
 def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) -> compaction_summary.Worded:
-    """By a strategy of the caller's own: what it keeps is told, the rest is left out."""
+    """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
     given = segments_of(plan.messages, plan.stream, sizes(ports, acting, plan.stream))
     kept = chosen_by(config.strategy, ports.strategies[config.strategy], given, config.summary_tokens)
     names = {segment.id for segment in kept}
@@ -136,7 +130,7 @@ def _chosen(ports: Ports, acting: Acting, plan: Plan, config: CompactionConfig) 
 
 
 def in_time(seconds: float | None, work: Callable[[], str]) -> str:
-    """What a summarizer gives. If it takes too long, nobody waits for it any more, and what it gives later is lost."""
+    """Run a summarizer. If it takes too long it is abandoned, and its late result is discarded."""
     if seconds is None:
         return work()
     answers: list[str] = []
@@ -149,8 +143,8 @@ def in_time(seconds: float | None, work: Callable[[], str]) -> str:
         except BaseException as error:  # noqa: BLE001  # Whoever waits raises it.
             errors.append(error)
 
-    # Not from a pool: its threads would keep the process alive for as long as one of them hangs. With the context of
-    # whoever waits: it knows the loop that an async summarizer is awaited on.
+    # Not from a pool, whose threads would keep the process alive while one hangs. Run it in the caller's context, which
+    # knows the loop that an async summarizer is awaited on.
     thread = threading.Thread(target=copy_context().run, args=(run,), name="holdfast-summary", daemon=True)
     thread.start()
     thread.join(seconds)
@@ -162,39 +156,39 @@ def in_time(seconds: float | None, work: Callable[[], str]) -> str:
 
 
 def too_long(seconds: float) -> SummaryFailed:
-    """A summarizer that nobody waits for any more."""
+    """Return the error for a summarizer that exceeded its time limit."""
     return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
 
 
 TRIES: Final = 3
 FIRST: Final = 16
-"""How many messages at the beginning of a line are searched for what the user came for."""
+"""The number of messages at the beginning of a thread that are searched for the user's goal."""
 MOST_GOAL: Final = 1_000
-"""Characters of it that are told where it cannot be pinned."""
+"""The most characters of the goal that are quoted where it cannot be pinned."""
 NEXT: Final[dict[str, tuple[str, ...]]] = {
     "summarise_oldest": ("extract_state", "sliding_window"),
     "extract_state": ("sliding_window",),
 }
-"""What is tried where a strategy fails."""
+"""The strategies to try when one fails."""
 
 Write = Callable[[Plan, Words, Also], Summary]
-"""How a summary is written, where it is written together with something else."""
+"""A function that writes a summary together with something else."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A strategy that changed nothing, and why."""
+    """A strategy that failed and changed nothing, with its error."""
 
     strategy: str
     error: SummaryFailed | TooLarge
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The failure as a message."""
         return f"{self.strategy}: {self.error}"
 
     @property
     def longer(self) -> bool:
-        """Whether it only made nothing shorter."""
+        """True if the only problem was that the summary would not be shorter."""
         return isinstance(self.error, SummaryFailed) and self.error.longer
 
 
@@ -209,9 +203,9 @@ def fold(
     whole: bool = False,
     write: Write | None = None,
 ) -> Summary | None:
-    """Let a summary stand for older rounds; None if there are none that it could stand for.
+    """Compact a thread: let a summary stand for older rounds; return None if there are none to cover.
 
-    `within` says how many tokens the rounds that stay may take at most. `write` writes it with something else.
+    `within` limits the tokens of the rounds that stay. `write` writes the summary together with something else.
     """
     check(ports, config)
     for attempt in range(1, TRIES + 1):
@@ -237,7 +231,7 @@ def fold_somehow(
     within: int | None = None,
     write: Write | None = None,
 ) -> tuple[Summary | None, list[Failed]]:
-    """The same, with the next strategy where one fails; gives also what went wrong."""
+    """Compact a thread, trying the next strategy when one fails; also return the failures."""
     failed: list[Failed] = []
     for strategy in (config.strategy, *NEXT.get(config.strategy, ())):
         tried = replace(config, strategy=strategy)
@@ -257,14 +251,14 @@ def planned(
     within: int | None = None,
     whole: bool = False,
 ) -> Plan | None:
-    """What is to be covered: whole rounds before those that stay and before any call that waits."""
+    """Plan the messages to cover: whole rounds before those that stay and before any open call."""
     plan = summaries.plan(ports, acting, stream, keep=_keep(ports, acting, stream, config, within), whole=whole)
-    # What is pinned stays as it is: nothing is saved by telling it in other words.
+    # Pinned messages stay as they are, so summarising them saves nothing.
     return None if plan is None or all(message.pinned for message in plan.messages) else plan
 
 
 def _keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, within: int | None) -> Keep:
-    """How many rounds stay: so many, or those with so many messages, and within so many tokens."""
+    """Return a function that gives the rounds to keep: by number, by messages, and within a token limit."""
     size = sizes(ports, acting, stream)
 
     def keep(messages: Sequence[Message]) -> int:
@@ -279,7 +273,7 @@ def _keep(ports: Ports, acting: Acting, stream: str, config: CompactionConfig, w
 def noted(
     ports: Ports, acting: Acting, plan: Plan, words: Words, config: CompactionConfig, write: Write | None = None
 ) -> Summary:
-    """Write what a strategy made, together with what is flushed, and with the pin on what the user came for."""
+    """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _goal(ports, acting, plan) if config.keep_goal else None
     own = goal is not None and goal.stream == plan.stream
     if goal is not None and not own:
@@ -290,7 +284,7 @@ def noted(
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}
         if scope is not None:
-            # What a summary stood for before was flushed with that one, if it was to be.
+            # Messages covered before were flushed with the earlier summary, if flushing was on.
             gone = [message for message in plan.messages[plan.covered :] if not message.pinned]
             found[scope] = recall.flushed(ports, acting, scope, summary, of_messages(gone))
         if goal is not None and own:
@@ -307,14 +301,14 @@ def noted(
 
 
 def flush_scope(ports: Ports, acting: Acting, stream: str, config: CompactionConfig) -> str | None:
-    """Where what is compacted is written to: the session's scope unless another is named; None if nowhere."""
+    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
     if isinstance(config.store, str):
         return Scope.of(config.store).text
     return session_behind(ports, acting, stream) if config.store else None
 
 
 def _goal(ports: Ports, acting: Acting, plan: Plan) -> Place | None:
-    """The first thing that the user said, if it is about to be covered and nobody pinned it."""
+    """Find the user's first message, if it is about to be covered and is not pinned."""
     covered = {(message.stream, message.version) for message in plan.messages}
     for place in islice(places_after(ports, acting, plan.stream), FIRST):
         if place.row["role"] == "user":
@@ -323,7 +317,7 @@ def _goal(ports: Ports, acting: Acting, plan: Plan) -> Place | None:
 
 
 def _staying(plan: Plan, goal: Place) -> Plan:
-    """The same with what is pinned in its commit: it stays, so nothing is saved by it."""
+    """Mark the goal as pinned in the plan: it stays, so covering it saves nothing."""
     place = (goal.stream, goal.version)
     return replace(
         plan,
@@ -334,14 +328,14 @@ def _staying(plan: Plan, goal: Place) -> Plan:
 
 
 def _with_goal(ports: Ports, acting: Acting, words: Words, goal: Place, most: int | None) -> Words:
-    """In a branch the first message may belong to another line, where only that line can pin it: then it is told."""
+    """Quote the goal in the summary: in a fork it may belong to another thread, which alone could pin it."""
     said = bodies(ports, acting, [goal])[0].text[:MOST_GOAL]
     longer = replace(words, text=f"What the user asked for first: {said}\n{words.text}")
     return longer if most is None else shortened(longer, most)
 
 
 def uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None = None) -> tuple[int, int]:
-    """How many messages of a line no summary covers, and their tokens; not counted further once they are `enough`."""
+    """Count a thread's uncovered messages and their tokens; stop once the tokens exceed `enough`."""
     newest = next(summaries.standing(ports, acting, stream), None)
     messages = tokens = 0
     for place in places(ports, acting, stream):
@@ -353,7 +347,7 @@ def uncovered(ports: Ports, acting: Acting, stream: str, *, enough: int | None =
 
 
 def last_covered(ports: Ports, acting: Acting, stream: str) -> int:
-    """The position of the newest message that a summary covers; 0 if none is."""
+    """Return the position of the newest message that a summary covers; 0 if there is none."""
     newest = next(summaries.standing(ports, acting, stream), None)
     if newest is None:
         return 0
@@ -374,11 +368,11 @@ _NUMBERS: Final = {
 _MAY_BE_NONE: Final = frozenset({"threshold", "max_messages", "max_tokens", "max_length"})
 _SWITCHES: Final = ("when_packed", "keep_goal", "enabled")
 MOST_SECONDS: Final = int(threading.TIMEOUT_MAX)
-"""No thread can wait for longer."""
+"""The longest time a thread can wait."""
 
 
 def check(ports: Ports, config: CompactionConfig) -> None:
-    """Refuse what cannot be done."""
+    """Check a compaction configuration; refuse an invalid value by name."""
     _check_strategy(ports, config.strategy)
     for name, (least, meaning) in _NUMBERS.items():
         value = getattr(config, name)
@@ -397,14 +391,14 @@ def _check_strategy(ports: Ports, strategy: Any) -> None:
     if not isinstance(strategy, str) or not (strategy in STRATEGIES or strategy in ports.strategies):
         known = ", ".join((*STRATEGIES, *sorted(ports.strategies)))
         raise InvalidValue(f"{strategy!r:.60} is not a strategy. Known strategies: {known}.")
-    check_id(strategy, "strategy")  # It is noted with every summary that it makes.
+    check_id(strategy, "strategy")  # The strategy's name is stored with every summary it makes.
 
 
 def _check_seconds(seconds: Any) -> None:
     if seconds is None:
         return
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    # Written so that what is not a number at all, a float of that name, is refused as well.
+    # Written so that NaN is refused as well.
     if not is_number or not 0 < seconds <= MOST_SECONDS:
         raise InvalidValue(
             f"timeout must be a number of seconds above 0 and at most {MOST_SECONDS}, not {seconds!r:.60}."

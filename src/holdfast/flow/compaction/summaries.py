@@ -1,10 +1,8 @@
-"""Summaries of stored conversations: an exact range, made from its originals, noted by compare-and-set.
+"""Summaries of stored threads: an exact range, made from the original messages, written by compare-and-set.
 
-What is covered is fixed before the summarizer runs. When it is done, the summary is written only if
-nothing of that range was retracted, summarised or reset meanwhile; messages that arrived are not in it
-and stay. An empty or failed summary changes nothing.
-
-What summaries weigh: none is longer than was allowed, and none but a small one takes the room of what it covers.
+The range is fixed before the summarizer runs. The summary is written only if nothing in the range was retracted,
+summarised or reset meanwhile; messages that arrived later are not covered. A failed or empty summary changes nothing,
+and neither does one longer than the messages it covers, unless it is small.
 """
 
 from __future__ import annotations
@@ -37,16 +35,16 @@ from holdfast.records.sessions import Summary
 
 CountMessage = Callable[[Message], int]
 Keep = int | Callable[[Sequence[Message]], int]
-"""How many of the newest rounds stay, or what says so of the messages that no summary covers."""
+"""The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
 
 ALIKE = 8
-"""So many summaries of about one size become one, made from the originals: as many stand as a number has digits."""
+"""This many summaries of similar size are merged into one, made from the originals: few cover a long thread."""
 PREFIX = SUMMARY_PREFIX
 ERASED_SUMMARY = "[erased]"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be summarised: the range, its messages, and the version that it was taken at."""
+    """A planned summary: the range, its messages, and the stream version at which it was planned."""
 
     stream: str
     covers: tuple[Stretch, ...]
@@ -54,28 +52,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     replaces: tuple[int, ...] = ()
     covered: int = 0
-    """How many of the messages, from the first on, a summary stands for already."""
+    """The number of messages, from the first on, that existing summaries cover already."""
 
 
 class Also(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written in the same commit as a summary, by its id: to the line before it, and to further streams."""
+    """Events written in the same commit as a summary: before it in its stream, and in further streams."""
 
     streams: tuple[str, ...]
     drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
 
 
 def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool = False) -> Plan | None:
-    """The rounds of a line that are older than the newest `keep` and not covered yet.
+    """Plan a summary of the rounds older than the newest `keep` and not covered yet; None if there are none.
 
-    With `whole`, also those that earlier summaries cover: one summary for all, made from the originals. Without it
-    the newest summaries join as soon as there are enough of about one size, so that few stand for a long line.
+    With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
+    are merged as soon as there are enough of similar size, so that few cover a long thread.
     """
     if not callable(keep) and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 0):
         raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     state = current(ports, acting, stream)
     line = line_of(ports, acting, stream)
     if line.ended and line.fresh:
-        return None  # What comes next begins anew.
+        return None  # The next message restarts the thread.
     if line.ended:
         raise SessionClosed(f"{stream} has ended; there is nothing to make shorter.")
     older = standing(ports, acting, stream)
@@ -85,7 +83,7 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool =
         replaced, rest = _alike(end, chain(rest, older))
         found, messages, end = _measured(ports, acting, stream, rest, keep) if replaced else (found, messages, end)
     covered = sum(1 for one in found if is_covered(one, replaced))
-    end = max(end, covered)  # Nothing that is told in other words is shown whole again.
+    end = max(end, covered)  # A covered message is never uncovered again.
     if not end or (end == covered and len(replaced) < 2):
         return None
     return Plan(
@@ -101,14 +99,14 @@ def plan(ports: Ports, acting: Acting, stream: str, *, keep: Keep, whole: bool =
 def _measured(
     ports: Ports, acting: Acting, stream: str, known: Sequence[Summary], keep: Keep
 ) -> tuple[list[Place], list[Message], int]:
-    """What is not covered by what is known, and how much of it is older than what stays."""
+    """Return the uncovered places and messages, and how many of them are older than the rounds to keep."""
     found = _uncovered(ports, acting, stream, known)
     messages = bodies(ports, acting, found)
     return found, messages, _older_than(messages, keep(messages) if callable(keep) else keep)
 
 
 def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
-    """Those to be made one with so many new messages, newest first: whenever there are enough that are no larger."""
+    """Pick summaries to merge with `new` messages: runs of similar size, newest first; also return the next one."""
     found: list[Summary] = []
     run: list[Summary] = []
     for summary in older:
@@ -121,7 +119,7 @@ def _alike(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summ
 
 
 def is_covered(place: Place, known: Sequence[Summary]) -> bool:
-    """Whether a summary stands for the message at a place."""
+    """Return True if a summary covers the message at a place."""
     return any(
         one.stream == place.stream and one.first <= place.version <= one.last
         for summary in known
@@ -130,18 +128,18 @@ def is_covered(place: Place, known: Sequence[Summary]) -> bool:
 
 
 def _uncovered(ports: Ports, acting: Acting, stream: str, known: Sequence[Summary]) -> list[Place]:
-    """What no summary stands for, oldest first: they cover a line from its beginning, so this is its end."""
+    """Return the uncovered messages, oldest first. Summaries cover a thread from its start, so this is its end."""
     first = {(one.stream, one.version) for one in leading(ports, acting, stream)}
     found = takewhile(lambda place: not is_covered(place, known), places(ports, acting, stream))
     return [one for one in found if (one.stream, one.version) not in first][::-1]
 
 
 def _older_than(messages: Sequence[Message], keep: int) -> int:
-    """How many messages are whole rounds before the newest `keep`, and before any call that still waits."""
+    """Count the messages in whole rounds before the newest `keep` and before any open call."""
     found = [each.indexes[0] for each in rounds(messages)]
     end = min(found[max(len(found) - keep, 0) :], default=len(messages))
     answered = {one.tool_call_id: at for at, message in enumerate(messages) for one in message.tool_results}
-    # A late result stands behind its round: the range ends before the first call that is not answered in it.
+    # A late result stands after its round: end the range before the first call not answered within it.
     while torn := [
         at
         for at, message in enumerate(messages[:end])
@@ -167,7 +165,7 @@ def note(
     state: dict[str, Any] | None = None,
     also: Also | None = None,
 ) -> Summary:
-    """Write a summary of what was planned, unless the range is no longer what it was."""
+    """Write the summary of a plan; raise Conflict if the range has changed."""
     made = drafted(ports, acting, plan, text, method=method, level=level, state=state)
 
     def decide(states: States) -> Drafts:
@@ -183,7 +181,7 @@ def note(
 def drafted(
     ports: Ports, acting: Acting, plan: Plan, text: str, *, method: str, level: str, state: dict[str, Any] | None = None
 ) -> Draft:
-    """The event of a summary; refuses one that says nothing, or that would make the context no smaller."""
+    """Return the event of a summary; refuse one that is empty or would not make the context smaller."""
     if not isinstance(text, str) or not text.strip():
         raise SummaryFailed("The summarizer said nothing, so nothing was changed. Try again, or use another one.")
     if ports.redact is not None:
@@ -210,7 +208,7 @@ def drafted(
 
 
 def check_unchanged(plan: Plan, states: States) -> None:
-    """Refuse to write about a range that is no longer what it was."""
+    """Raise Conflict if the planned range has changed."""
     line = states[plan.stream].line
     if line is None or line.ended or line.edited > plan.at_version:
         raise Conflict(
@@ -219,7 +217,7 @@ def check_unchanged(plan: Plan, states: States) -> None:
 
 
 def noted(plan: Plan, made: Draft, version: int) -> Summary:
-    """A summary that was written, known without reading it back."""
+    """Return a summary that was just written, without reading it back."""
     facts: Any = made.facts
     content: Any = made.content
     return Summary(
@@ -238,22 +236,22 @@ def noted(plan: Plan, made: Draft, version: int) -> Summary:
 
 
 def summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
-    """What a summary costs where it is shown."""
+    """Count the tokens of a summary as it is shown."""
     return message_tokens(Message(role="user", content=PREFIX + text), tokenizer.count, framing)
 
 
 def source(plan: Plan) -> list[Message]:
-    """The originals as a summarizer is given them: valid, with every call next to its result."""
+    """Return the original messages for a summarizer: valid, with every call next to its result."""
     return repaired(plan.messages).messages
 
 
 def summaries(ports: Ports, acting: Acting, stream: str) -> list[Summary]:
-    """The summaries that stand for parts of a line now, oldest first; none stands for what another does."""
+    """List the summaries that stand for parts of a thread now, oldest first, without overlaps."""
     return list(standing(ports, acting, stream))[::-1]
 
 
 def standing(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
-    """The same, newest first, each read when it is asked for."""
+    """Iterate over the standing summaries, newest first, each read on demand."""
     found: list[Summary] = []
     for segment in segments(stream, line_of(ports, acting, stream)):
         for row in _rows(ports, acting, segment):
@@ -264,7 +262,7 @@ def standing(ports: Ports, acting: Acting, stream: str) -> Iterator[Summary]:
 
 
 def _rows(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Row]:
-    """The summaries made in a stretch that stand for messages of it, newest first."""
+    """Iterate over the rows of standing summaries made in a segment, newest first."""
     until = segment.at
     while True:
         span = Span(table="summaries", after=segment.after, until=until, limit=PAGE, backwards=True)
@@ -288,7 +286,7 @@ def _summary(ports: Ports, acting: Acting, stream: str, row: Row) -> Summary:
 
 
 def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summary:
-    """The summary that was made at a version of a stream, whether or not it still stands."""
+    """Load the summary made at a version of a stream, standing or not."""
     event = event_at(ports, acting, stream, version)
     if event is None or event.type != "summary.made":
         raise NotFound(f"There is no summary at version {version} of {stream}. Check its id.")
@@ -310,17 +308,17 @@ def summary_at(ports: Ports, acting: Acting, stream: str, version: int) -> Summa
 
 
 def covers(facts: SummaryMade, stream: str) -> tuple[Stretch, ...]:
-    """What a summary in a stream stands for, oldest first."""
+    """Return the stretches that a summary in a stream covers, oldest first."""
     return (*facts.shared, Stretch(stream, facts.first, facts.last)) if facts.last else facts.shared
 
 
 def expand(ports: Ports, acting: Acting, stream: str, summary: str) -> list[Message]:
-    """The messages that a summary stands for, exactly as they were said."""
+    """Return the messages that a summary covers, exactly as they were said."""
     return list(_originals(ports, acting, summary_named(ports, acting, stream, summary)))
 
 
 def summary_named(ports: Ports, acting: Acting, stream: str, summary: str) -> Summary:
-    """A summary of a line by its id, also one that no longer stands."""
+    """Find a summary of a thread by its id, standing or not."""
     if not isinstance(summary, str):
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
@@ -333,7 +331,7 @@ def summary_named(ports: Ports, acting: Acting, stream: str, summary: str) -> Su
 
 
 def _originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Message]:
-    """What a summary stands for, as it was when it was made, whatever was retracted, forked or reset since."""
+    """Iterate over the covered messages as of the summary, ignoring later retractions, forks and resets."""
     at = {summary.stream: summary.version - 1}
     if any(stretch.stream != summary.stream for stretch in summary.covers):
         at.update({one.stream: one.at for one in shared_at(ports, acting, summary.stream, summary.version)})
@@ -344,13 +342,13 @@ def _originals(ports: Ports, acting: Acting, summary: Summary) -> Iterator[Messa
 
 
 SMALL: Final = 256
-"""A summary of at most so many tokens is no burden, whatever it stands for."""
+"""A summary of at most this many tokens is accepted, whatever it covers."""
 
 Count = Callable[[str], int]
 
 
 def sizes(ports: Ports, acting: Acting, stream: str) -> CountMessage:
-    """The tokens of stored messages of a line, as they were counted or else are now."""
+    """Return a function that gives the tokens of a thread's stored messages, from their stored counts if any."""
     tokenizer, info = counting(ports, acting, stream)
     framing = framing_of(info.provider, info.name)
 
@@ -361,12 +359,12 @@ def sizes(ports: Ports, acting: Acting, stream: str) -> CountMessage:
 
 
 def gone(messages: Sequence[Message], size: CountMessage) -> int:
-    """The tokens that are saved where something stands for messages: what is pinned is shown all the same."""
+    """Count the tokens saved by a summary of these messages; pinned ones are still shown."""
     return sum(size(message) for message in messages if not message.pinned)
 
 
 def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) -> None:
-    """Refuse a summary that takes no less than the messages that it stands for, unless it is small."""
+    """Refuse a summary that takes no fewer tokens than the messages it covers, unless it is small."""
     saved = gone(messages, size)
     if tokens >= saved and tokens > SMALL:
         raise SummaryFailed(
@@ -377,7 +375,7 @@ def check_shorter(messages: Sequence[Message], tokens: int, size: CountMessage) 
 
 
 def within(text: str, most: int, count: Count) -> str:
-    """A text in at most so many tokens: its beginning and its end, around a marker that says how much is missing."""
+    """Cut a text to at most `most` tokens: its beginning and its end, around a marker of the omitted length."""
     if count(text) <= most:
         return text
     low, high = 0, len(text)
@@ -385,5 +383,5 @@ def within(text: str, most: int, count: Count) -> str:
         middle = (low + high) // 2
         low, high = (middle, high) if count(cut(text, middle)[0]) <= most else (low, middle)
     short = cut(text, low)[0]
-    # Where there is no room for a marker, its beginning has to do.
+    # Without room for a marker, keep only the beginning.
     return short if low and count(short) <= most else fit(text, most, count)

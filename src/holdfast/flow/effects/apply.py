@@ -1,7 +1,8 @@
-"""Effects on the journaled store as drafts: the rules of `keeping`, run over a store that only notes what it is told.
+"""Effects on the journaled store as drafts: the rules of direct writes, run over a store that only records drafts.
 
-So an effect obeys the very rules of a direct write, and what several effects of one operator do to the same
-key adds up, before any of it is written. Nothing in here writes.
+So an effect obeys the same rules as a direct write, and several effects of one operator on the same key add up before
+any of them is written. Nothing here writes.
+
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ EdgeKey = tuple[str, str, str, str, str]
 
 
 NOTHING_OVER = Transients(0)
-"""What lies over entries in this process is no part of what is stored."""
+"""An empty overlay: this process's transient entries are no part of the stored state."""
 
 
 class Plan:
-    """A store that shows what would be there, and keeps the drafts that would make it so."""
+    """A store that shows entries as planned effects leave them, and collects the drafts."""
 
     def __init__(self, ports: Ports, acting: Acting, states: States, drafts: Drafts) -> None:
         self._under = JournaledStore(ports, acting)
@@ -53,7 +54,7 @@ class Plan:
         )
 
     def apply(self, effect: Any, id: str) -> None:
-        """Note what an effect does, under its id; refused as the same call on the store would be."""
+        """Plan an effect under its id; refused as the same call on the store would be."""
         self._effect = id
         apply(self._storage, effect, id)
 
@@ -71,7 +72,7 @@ class Plan:
         known = self.get(scope, key)
         if expected is not None and expected != (0 if known is None else known.version):
             return None
-        # Other effects may have gone before: only the one that asks is named in the event.
+        # Other effects may have written it before: the event names only the present one.
         version = self._note(scope, written_draft(scope, key, replace(entry, applied=entry.applied[-1:])))
         self._entries[scope, key] = replace(entry, version=version)
         return version
@@ -118,7 +119,7 @@ class Plan:
         return self._under.edges(query)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def _edge_key(edge: Edge) -> EdgeKey:
@@ -126,7 +127,7 @@ def _edge_key(edge: Edge) -> EdgeKey:
 
 
 def apply(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
-    """Do to a store what an effect says, under its id; gives what came of it."""
+    """Apply an effect to a store under its id, and return the result."""
     if isinstance(effect, effects.WriteState):
         wanted = Write(
             value=effect.value,
@@ -145,7 +146,7 @@ def apply(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
 
 
 def edge_of(effect: effects.LinkState | effects.UnlinkState) -> Edge:
-    """The edge that an effect is about."""
+    """Return the edge that an effect is about."""
     data = {"weight": effect.weight, "data": effect.data} if isinstance(effect, effects.LinkState) else {}
     return state_search.edge_between(
         effect.scope, effect.source, effect.kind, effect.target, target_scope=effect.target_scope, **data

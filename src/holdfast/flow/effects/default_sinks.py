@@ -1,6 +1,7 @@
 """The built-in sinks: frames, questions, signals and state, changed as declared.
 
-Each does once what it is asked twice, since it writes under a key that is made of the effect's id.
+Each applies a repeated effect once, since it writes under a key made of the effect's id.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TRIES: Final = 64
 
 
 def built_in(ports: Ports, acting: Acting, name: str) -> Sink | None:
-    """The sink that every client has under that name, acting for whoever declared the effect."""
+    """Return the built-in sink of that name, acting for the user who declared the effect; else None."""
     if name not in BUILT_IN:
         return None
 
@@ -46,14 +47,14 @@ def _delegate(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: An
 
 
 def _handoff(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
-    # The end comes first, since it is what may be refused: then nothing was begun.
+    # End the frame first, since this may be refused: then nothing was begun.
     content = OutcomeContent(summary=effect.summary, value={"handed_to": effect.to, "frame": declared.id})
     lifecycle.pop(ports, acting, effect.frame, "completed", content, key=f"{effect_key(declared.id)}/end")
     return {"frame": _push(ports, acting, declared.id, effect, effect.to)}
 
 
 def _push(ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent: str | None = None) -> str:
-    """A frame under the effect's own id, so that the second time it is known."""
+    """Push a frame under the effect's own id, so that a repetition is recognised."""
     content = GoalContent(goal=effect.goal, inputs=plain(effect.inputs), metadata=plain(effect.metadata))
     return push.push(
         ports,
@@ -69,7 +70,7 @@ def _push(ports: Ports, acting: Acting, id: str, effect: Any, actor: str, parent
 
 
 def actor_scope(actor: str, session: str | None) -> str:
-    """Where the frames of an actor live, within a session or on their own."""
+    """Return the scope of an actor's frames, within a session or on their own."""
     return Scope.actor(actor, session=session, thread=None if session is None else MAIN_THREAD).text
 
 
@@ -106,7 +107,7 @@ def _signal(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any)
 
 
 def _state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) -> Mapping[str, Any]:
-    """A change of the journaled store that had to be approved first."""
+    """Change the journaled store by an effect that had to be approved first."""
     key, scope = effect_key(declared.id), effect.scope
     if ports.journal.by_key(acting.tenant, scope, key):
         return {}
@@ -120,7 +121,7 @@ def _state(ports: Ports, acting: Acting, declared: DeclaredEffect, effect: Any) 
         change(ports, acting, (scope,), decide, key=key, same=lambda events: True, tries=TRIES)
     except VersionConflict as error:
         if error.stream == scope:
-            raise  # Others write to it all the time; that passes.
+            raise  # Other writers keep changing the stream; a retry may succeed.
         raise EffectRefused(str(error)) from error
     if ports.transients is not None and hasattr(effect, "key"):
         ports.transients.drop((acting.tenant, scope), effect.key)

@@ -1,13 +1,10 @@
-"""Running an operator: a function of its input and of what it may read, giving an output and effects as data.
+"""Run an operator: a function of its input and a view, which returns an output and effects as data.
 
-It runs first and writes nothing. Then everything it declared is written in one append, or nothing is: its output,
-the changes of the journaled store, and the rest for the outbox. A key makes it one recorded run, however often it
-is asked for.
+The operator runs first and writes nothing. Then everything it declared is written in one append, or nothing is: its
+output, the changes to the journaled store, and the other effects for the outbox. A key stands for one operator with
+one input and makes it one recorded run. Several processes may run it at once; one run is recorded, and every caller
+gets that one.
 
-Which run of an operator a call asks for: its name, its key and what it was given, and what came of it before.
-
-A key stands for one operator with one input. Several processes that ask at once may all run it; one run is recorded,
-and everybody is given that one.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ Operator = Callable[[Any, Any], Any]
 
 
 class _Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect with its id; `effect` is None where middleware took it out."""
+    """An effect with its id; `effect` is None if middleware suppressed it."""
 
     id: str
     kind: str
@@ -60,11 +57,11 @@ def operate(
     key: str | None = None,
     name: str | None = None,
 ) -> Operated:
-    """Run an operator and write what it declares; with a key that is known, give what came of the first run."""
+    """Run an operator and write the effects it declares; with a known key, return the first run's result."""
     _check_operator(operator)
     name = name_of(operator, name, key)
     stream = (Scope.operator(name) if scope is None else Scope.of(scope)).text
-    # Before it runs, since it may change what it was given.
+    # Computed before the run, since the operator may modify its input.
     call = Call(stream=stream, name=name, key=key, given=None if key is None else digest(ports, acting, given))
     if key is not None:
         check_key(key)
@@ -76,7 +73,7 @@ def operate(
     try:
         return _write(ports, acting, call, output, declared)
     except Conflict:
-        # Somebody with the same key may have been quicker, and changed what this one expected.
+        # Another call with the same key may have been faster, and changed the versions expected here.
         known = earlier(ports, acting, call)
         if known is None:
             raise
@@ -110,7 +107,7 @@ def _run(operator: Operator, given: Any, view: Any) -> OperatorOutput:
 
 
 def _holds_effects(answer: Any) -> bool:
-    """Whether there are effects in what an operator gave, also inside lists and objects."""
+    """Return True if an operator's output contains effects, also inside lists and objects."""
     todo, seen = [answer], set()
     while todo:
         one = todo.pop()
@@ -124,7 +121,7 @@ def _holds_effects(answer: Any) -> bool:
 
 
 def _declared(ports: Ports, middleware: Sequence[Middleware], acting: Acting, given: Sequence[Any]) -> list[_Declared]:
-    """Every effect with an id, checked, after it passed through the middleware."""
+    """Pass every effect through the middleware, check it and give it an id."""
     found = []
     for effect in given:
         kind, passed = _passed(middleware, rules.checked(effect))
@@ -135,7 +132,7 @@ def _declared(ports: Ports, middleware: Sequence[Middleware], acting: Acting, gi
 
 
 def _passed(middleware: Sequence[Middleware], effect: AnyEffect) -> tuple[str, AnyEffect | None]:
-    """What middleware made of an effect, with its last kind."""
+    """Pass an effect through the middleware; None if it is suppressed."""
     for function in middleware:
         answer = function(effect)
         if answer is None:
@@ -145,7 +142,7 @@ def _passed(middleware: Sequence[Middleware], effect: AnyEffect) -> tuple[str, A
 
 
 def _check_redaction(ports: Ports, acting: Acting, effect: AnyEffect) -> None:
-    """What is redacted may change what an effect says, never what it does or to what."""
+    """Refuse a redaction that changes an effect's kind or target, not only its content."""
     if ports.redact is None:
         return
     kept: EffectContent = clean(ports, _content(acting, effect))
@@ -201,12 +198,12 @@ def _write(ports: Ports, acting: Acting, call: Call, output: OperatorOutput, dec
 
 
 def _changes(declared: list[_Declared]) -> list[Any]:
-    """The effects that change the journaled store at once."""
+    """Return the effects that change the journaled store at once."""
     return [one.effect for one in declared if one.effect is not None and rules.at_once(one.effect)]
 
 
 def _uncover(ports: Ports, acting: Acting, declared: list[_Declared]) -> None:
-    """What was said for good is not hidden by what was said for a moment."""
+    """Drop transient entries that would hide a journaled write."""
     for effect in _changes(declared):
         if ports.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
             ports.transients.drop((acting.tenant, str(effect.scope)), effect.key)
@@ -221,7 +218,7 @@ def _draft(acting: Acting, call: Call, id: str, effect: AnyEffect) -> Draft:
         needs_approval=effect.needs_approval,
     )
     subject = rules.subject_of(effect, acting.user, call.stream)
-    # Under its own id, so that what became of it can be looked up by that.
+    # The event has the effect's id, so that the outcome can be looked up by it.
     return Draft(type="effect.declared", facts=facts, content=_content(acting, effect), subject=subject, id=id)
 
 
@@ -238,7 +235,7 @@ SUPPRESSED: Final = "Middleware took it out."
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """Which operator is asked for, where its run is journaled, and what makes it the same run again."""
+    """A call of an operator: its name, the stream of its run, and the key and input that identify the run."""
 
     stream: str
     name: str
@@ -247,7 +244,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(operator: object, name: str | None, key: str | None) -> str:
-    """What an operator is called. A key stands for one operator, so with one it needs a name of its own."""
+    """Return an operator's name. With a key it must have one of its own: a key stands for one operator."""
     if name:
         return check_id(name, "name of an operator")
     found = str(getattr(operator, "__name__", type(operator).__name__))
@@ -257,7 +254,7 @@ def name_of(operator: object, name: str | None, key: str | None) -> str:
 
 
 def digest(ports: Ports, acting: Acting, given: Any) -> str | None:
-    """What tells one input from another and does not tell what it was; None for what is not plain JSON."""
+    """Return a keyed digest that identifies the input without revealing it; None if it is not plain JSON."""
     try:
         data = encode(plain(given), ports.settings.nesting)
     except Refused:
@@ -267,7 +264,7 @@ def digest(ports: Ports, acting: Acting, given: Any) -> str | None:
 
 
 def same(call: Call, events: list[Event]) -> bool:
-    """Whether a key stands for this very call. What was no plain JSON cannot be compared."""
+    """Return True if a key stands for this very call. An input that was not plain JSON cannot be compared."""
     first = events[0]
     if first.type != "operator.ran" or first.facts.operator != call.name:
         return False
@@ -275,7 +272,7 @@ def same(call: Call, events: list[Event]) -> bool:
 
 
 def earlier(ports: Ports, acting: Acting, call: Call) -> Operated | None:
-    """What an earlier run under this key gave, with what came of its effects since."""
+    """Return an earlier run's result under this key, with the present outcomes of its effects."""
     if call.key is None:
         return None
     events = [decode_event(event) for event in ports.journal.by_key(acting.tenant, call.stream, call.key)]

@@ -1,9 +1,10 @@
-"""The outbox: declared effects are given to their sinks, in order, at least once, by one process at a time.
+"""The outbox: deliver declared effects to their sinks, in order, at least once, by one process at a time.
 
-A lane is what one stream declared for one sink. An effect that fails stops its own lane and no other, and is
-tried again later, up to a limit; then it is dead, and somebody has to look at it. The attempt comes first and
-its outcome is journaled after it, so a crash in between gives the sink the same id again, and never loses one.
-Nothing is sent by reading, rebuilding or restoring a journal: only `dispatch` sends.
+A lane holds the effects that one stream declared for one sink. A failed effect stops its own lane only, and is
+retried later, up to a limit; then it is dead, and a person must look at it. The attempt comes first and its outcome
+is journaled after it, so a crash in between delivers the same id again and never loses one. Reading, rebuilding or
+restoring a journal sends nothing: only `dispatch_effects` sends.
+
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NO_SINK: Final = "No sink of this name was registered in the process that looked
 
 
 class _Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stream declared for one sink, up to where the stream was when we began."""
+    """The effects of one stream for one sink, up to the stream's version when we began."""
 
     sink: str
     stream: str
@@ -47,7 +48,7 @@ class _Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Run(msgspec.Struct, kw_only=True):
-    """What is left of an allowance, and what was done with it."""
+    """The remaining allowance of a dispatch, and its outcomes so far."""
 
     left: int | None
     done: dict[str, int] = msgspec.field(default_factory=dict)
@@ -62,7 +63,7 @@ class _Run(msgspec.Struct, kw_only=True):
 
 
 def dispatch(ports: Ports, acting: Acting, *, sink: str | None = None, limit: int | None = None) -> Dispatched:
-    """Give what is due to its sinks: everything that was declared before now, or so many effects at most."""
+    """Deliver the due effects to their sinks: all that were declared before now, or at most `limit`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidValue(f"limit must be a whole number of at least 1, not {limit!r:.40}.")
     run = _Run(left=limit)
@@ -71,7 +72,7 @@ def dispatch(ports: Ports, acting: Acting, *, sink: str | None = None, limit: in
         done = not run.may_go_on() or _sink(ports, acting, lanes, run, wait=False)
         if not done:
             busy.append(lanes)
-    # Where another process seems to be at work, we look for signs of life, which takes time: so that comes last.
+    # Watching another process for signs of life takes time, so busy sinks come last.
     for lanes in busy:
         if run.may_go_on() and _known(ports, acting, lanes[0].sink):
             _sink(ports, acting, lanes, run, wait=True)
@@ -83,7 +84,7 @@ def _known(ports: Ports, acting: Acting, name: str) -> bool:
 
 
 def _by_sink(ports: Ports, acting: Acting, only: str | None) -> list[list[_Lane]]:
-    """Lanes with something due, sink by sink; sinks that failed before come last, so that they hold nobody up."""
+    """Return lanes with a due effect, by sink; sinks that failed before come last, so that they delay no others."""
     found: dict[str, list[_Lane]] = {}
     for stream, first in ports.journal.lanes(acting.tenant, only):
         name = str(first["sink"])
@@ -107,25 +108,25 @@ def _number(row: Row, name: str) -> int:
 
 
 def _passed_over(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
-    """Whether the others of its lane go on without it."""
+    """Return True if a lane goes on without this dead effect."""
     sink = sinks_of(ports).find(acting.tenant, name)
     return row["status"] == "dead" and sink is not None and sink.when_dead == "go_on"
 
 
 def _is_due(ports: Ports, acting: Acting, name: str, row: Row) -> bool:
-    """Whether it can be given to its sink now, if nothing is before it."""
+    """Return True if an effect can be delivered now, if it is first."""
     if row["status"] in ("dead", "approval") or (row["status"] == "deferred" and not _known(ports, acting, name)):
         return False
     return rules.is_due(row, ports.clock.now_ms())
 
 
 def _may_go(ports: Ports, acting: Acting, name: str, first: Row) -> bool:
-    """Whether a lane that begins with this is worth looking into. Most that are stopped are not, and cost no more."""
+    """Return True if a lane with this first effect is worth reading. Most stopped lanes end here, at no more cost."""
     return _passed_over(ports, acting, name, first) or _is_due(ports, acting, name, first)
 
 
 def _next(ports: Ports, acting: Acting, lane: _Lane) -> Row | None:
-    """What is to be done next in a lane; None if it is empty, stopped, or not due."""
+    """Return the next row to deliver in a lane; None if the lane is empty, stopped, or not due."""
     wide = LOOK_AHEAD
     while True:
         rows = ports.journal.lane(acting.tenant, lane.sink, lane.stream, wide)
@@ -140,14 +141,14 @@ def _next(ports: Ports, acting: Acting, lane: _Lane) -> Row | None:
 
 
 def lease_of(sink: str) -> str:
-    """The stream whose owner gives effects to a sink."""
+    """Return the stream whose owner delivers effects to a sink."""
     return Scope.custom("outbox", sink).text
 
 
 def _sink(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _Run, *, wait: bool) -> bool:
-    """Work on the lanes of one sink; False if another process does."""
+    """Work on the lanes of one sink; return False if another process does."""
     name = lanes[0].sink
-    # A lease keeps other processes away; within this one, one thread at a time does it.
+    # The lease excludes other processes; the block excludes other threads of this one.
     here = (acting.tenant, f"outbox of {name}")
     if ports.leases.draining or not ports.leases.enter_block(*here):
         return True
@@ -157,7 +158,7 @@ def _sink(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _Run, *, wa
             epoch = (take if wait else take_free)(ports, acting, place)
         except ActorBusy:
             return False
-        with suppress(StaleEpoch):  # Then this process was thought to be gone, and another has taken over.
+        with suppress(StaleEpoch):  # This process was taken for dead, and another has taken over.
             try:
                 _work(ports, acting, lanes, run, epoch)
             finally:
@@ -168,7 +169,7 @@ def _sink(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _Run, *, wa
 
 
 def _work(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _Run, epoch: int) -> None:
-    """One effect of each lane in turn, until all are empty or stopped."""
+    """Deliver one effect of each lane in turn, until all lanes are empty or stopped."""
     waiting = deque(lanes)
     while waiting and run.may_go_on() and not ports.leases.draining:
         lane = waiting.popleft()
@@ -181,13 +182,13 @@ def _work(ports: Ports, acting: Acting, lanes: Sequence[_Lane], run: _Run, epoch
             _check_owner(ports, acting, lane.sink, epoch)
         else:
             run.note(outcome)
-        # What failed is not asked again at once, however long the others took.
+        # A failed lane is not retried in this dispatch, however long the others take.
         if outcome != "failed":
             waiting.append(lane)
 
 
 def _check_owner(ports: Ports, acting: Acting, sink: str, epoch: int) -> None:
-    """A process that slept may have been taken for dead: it learns that before it sends, not after."""
+    """Raise StaleEpoch if the lease was taken over: a process that slept must learn it before it sends."""
     place = lease_of(sink)
     head = ports.journal.head(acting.tenant, place)
     if head is None or head.epoch != epoch or head.holder != ports.leases.name:
@@ -196,7 +197,7 @@ def _check_owner(ports: Ports, acting: Acting, sink: str, epoch: int) -> None:
 
 
 def _attempt(ports: Ports, acting: Acting, lane: _Lane, row: Row) -> str | None:
-    """Give one effect to its sink and note what came of it; None if somebody else had settled it."""
+    """Deliver one effect and journal the outcome; return None if it had been settled elsewhere."""
     event = event_at(ports, acting, lane.stream, _number(row, "version"))
     assert event is not None, "a row names the event that made it"
     attempts = _number(row, "attempts")
@@ -206,7 +207,7 @@ def _attempt(ports: Ports, acting: Acting, lane: _Lane, row: Row) -> str | None:
     owner = owner_of(event)
     sink = built_in(ports, replace(acting, user=event.content.user), lane.sink)
     sink = sink or sinks_of(ports).find(acting.tenant, lane.sink)
-    if sink is None:  # There never was one, or it was taken away while we were at work.
+    if sink is None:  # It was never registered, or was removed meanwhile.
         content = storable(ports, reason=NO_SINK)
         return settle(ports, acting, lane.stream, row, "deferred", attempts=attempts, content=content)
     try:
@@ -234,7 +235,7 @@ def _declared(acting: Acting, lane: _Lane, row: Row, event: Event) -> DeclaredEf
 
 
 def _deliver(sink: Sink, effect: DeclaredEffect) -> Any:
-    """What a sink answers. What would have to be awaited is not done, whatever it looks like."""
+    """Return the sink's answer; refuse an awaitable, which would never be run."""
     answer = sink.deliver(effect)
     if is_awaitable(answer):
         if inspect.iscoroutine(answer):

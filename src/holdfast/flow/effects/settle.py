@@ -1,11 +1,8 @@
-"""Effects and what came of them: showing and settling them.
+"""Read and settle effects, and record people's decisions: retry, approve or discard.
 
-Every outcome compares the row that somebody saw with the row that is there, inside the append: an effect is
-settled once, and whoever was too slow changes nothing.
+Every outcome and decision compares the row that was read with the present row, inside the append: an effect is
+settled once, and a slower writer changes nothing.
 
-What people decide about effects that wait: to try them again, to let them go, or to take them out.
-
-A decision is made on the row as it is inside the append: whoever was too slow changes nothing.
 """
 
 from __future__ import annotations
@@ -30,19 +27,19 @@ from holdfast.records.ids import ulid_text
 
 PAGE: Final = 100
 TRIES: Final = 64
-"""What a sink has done is not forgotten because others write to the same stream."""
+"""A sink's outcome must not be lost because others write to the same stream."""
 
 _SEEN: Final = ("status", "attempts", "settled")
 
 
 def row_of(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row] | None:
-    """The stream and the row of an effect that is not settled."""
+    """Return the stream and the row of an unsettled effect, or None."""
     found = ports.journal.find(acting.tenant, "effects", "effect_id", raw_id(effect, "effect"), b"", 1)
     return found[0] if found else None
 
 
 def waiting(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iterator[EffectInfo]:
-    """Effects that are not settled, oldest first."""
+    """Yield unsettled effects, oldest first."""
     after = b""
     while rows := ports.journal.find(acting.tenant, "effects", None, None, after, PAGE):
         for stream, row in rows:
@@ -52,7 +49,7 @@ def waiting(ports: Ports, acting: Acting, wanted: Callable[[Row], bool]) -> Iter
 
 
 def info(ports: Ports, acting: Acting, effect: str) -> EffectInfo:
-    """One effect, settled or not: what is settled is found by the event that declared it, which has the same id."""
+    """Return one effect. A settled one has no row and is found by the event that declared it, which has the same id."""
     found = row_of(ports, acting, effect)
     if found is not None:
         return _info(ports, acting, *found)
@@ -84,7 +81,7 @@ def _settled(event: Event, end: Event) -> EffectInfo:
 
 
 def waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
-    """The stream and the row of an effect that must not be settled."""
+    """Return the stream and the row of an effect that must be unsettled."""
     found = row_of(ports, acting, effect)
     if found is None:
         raise gone(effect)
@@ -92,7 +89,7 @@ def waits(ports: Ports, acting: Acting, effect: str) -> tuple[str, Row]:
 
 
 def gone(effect: str) -> EffectNotFound:
-    """What is said of an effect that nobody can decide about any more."""
+    """Return the error for an effect that can no longer be decided about."""
     return EffectNotFound(f"No effect {effect} waits. It was settled already, or the id or the tenant is wrong.")
 
 
@@ -128,7 +125,7 @@ def _reason(ports: Ports, acting: Acting, stream: str, row: Any) -> Any:
 
 
 def outcome_of(ports: Ports, acting: Acting, stream: str, effect: str, kind: str, sink: str) -> EffectOutcome:
-    """What came of a declared effect, as the journal now has it."""
+    """Return the present outcome of a declared effect."""
     found = row_of(ports, acting, effect)
     if found is not None:
         status: Any = found[1]["status"]
@@ -158,7 +155,7 @@ def settle(
     content: SettledContent | None = None,
     subject: str | None = None,
 ) -> str | None:
-    """Note what came of an attempt, if the effect still is as it was seen; gives None if it is not."""
+    """Journal an attempt's outcome if the effect's row is unchanged; return None if it changed."""
     effect = _id(seen)
     facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
     draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
@@ -180,7 +177,7 @@ def _id(row: Row) -> str:
 
 
 def storable(ports: Ports, answer: Any = None, reason: str | None = None) -> SettledContent | None:
-    """What a sink said, as far as it can be stored: what has happened is noted, whatever it answered."""
+    """Return a sink's answer as content, as far as it can be stored: the outcome is journaled whatever it is."""
     if answer is None and reason is None:
         return None
     try:
@@ -192,7 +189,7 @@ def storable(ports: Ports, answer: Any = None, reason: str | None = None) -> Set
     try:
         return _fits(ports, SettledContent(reason=problem))
     except Refused:
-        return None  # A redaction hook that takes no text at all.
+        return None  # The redaction hook refuses every text.
 
 
 def _fits(ports: Ports, content: SettledContent) -> SettledContent:
@@ -204,7 +201,7 @@ def _fits(ports: Ports, content: SettledContent) -> SettledContent:
 
 
 def owner_of(event: Event) -> str | None:
-    """Whose content a declared effect is."""
+    """Return the subject of a declared effect's content."""
     try:
         return subject_of(from_wire(event.content.payload), event.content.user, event.stream)
     except EffectRefused:
@@ -213,12 +210,12 @@ def owner_of(event: Event) -> str | None:
 
 
 def revive(ports: Ports, acting: Acting, effect: str) -> None:
-    """Let an effect be tried now, with all its attempts before it."""
+    """Let an effect be tried now, with a fresh count of attempts."""
     _revive(ports, acting, effect, ("dead", "deferred", "failed"), approved=False)
 
 
 def approve(ports: Ports, acting: Acting, effect: str) -> None:
-    """Let an effect go that waits for approval. Approving twice is done once."""
+    """Release an effect that waits for approval. Approving twice counts once."""
     _revive(ports, acting, effect, ("approval",), approved=True)
 
 
@@ -226,7 +223,7 @@ def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...]
     def wanted(row: Row) -> Draft | None:
         status = str(row["status"])
         if status == "pending":
-            return None  # It is on its way already.
+            return None  # It is already waiting for delivery.
         if status not in statuses:
             problem = "It waits for approval: approve or reject it." if status == "approval" else "It is approved."
             raise Refused(f"Effect {effect} is {status}. {problem}")
@@ -238,7 +235,7 @@ def _revive(ports: Ports, acting: Acting, effect: str, statuses: tuple[str, ...]
 
 
 def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, only: str | None = None) -> None:
-    """Take an effect out of its lane for good. What a sink is being given at this moment may still arrive."""
+    """Take an effect out of its lane for good. A delivery that is under way may still arrive."""
     if reason is not None and not isinstance(reason, str):
         raise InvalidValue("reason must be a text.")
     content = None if reason is None else SettledContent(reason=reason)
@@ -253,7 +250,7 @@ def discard(ports: Ports, acting: Acting, effect: str, reason: str | None, *, on
 
 
 def _whose(ports: Ports, acting: Acting, row: Any, content: Content | None) -> str | None:
-    """Words about an effect belong to whom the effect belongs to."""
+    """Return the subject of content about an effect: the effect's own."""
     found = None if content is None else row_of(ports, acting, ulid_text(row["effect_id"]))
     event = None if found is None else event_at(ports, acting, found[0], row["version"])
     return None if event is None or event.content is ERASED else owner_of(event)
@@ -271,4 +268,4 @@ def _decide_now(
     try:
         change(ports, acting, (stream,), decide, key=key, tries=TRIES)
     except KeyReused:
-        raise gone(effect) from None  # It was settled while we looked.
+        raise gone(effect) from None  # It was settled meanwhile.

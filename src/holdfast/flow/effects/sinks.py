@@ -1,7 +1,8 @@
-"""Sinks: who takes effects that are not applied at once. Known by name, for one tenant or for every one.
+"""Sinks: receivers of effects that are not applied at once, registered by name for one tenant or for all.
 
-A sink is asked with the effect's id and may be asked twice with the same one. A store as a sink does once what
-it is asked twice: it remembers what it took, for longer than anybody leaves an effect unsettled.
+A sink receives the effect's id and may be called twice with the same one. A store as a sink applies each id once: it
+remembers the ids it took for longer than an effect stays unsettled.
+
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from holdfast.records.scope import Scope
 
 Middleware = Callable[[Any], Any]
 TAKEN: Final = Scope.custom("holdfast", "effects").text
-"""Where a store keeps the ids of the effects that it took, each with what came of it."""
+"""The scope in which a store keeps the ids of the effects it took, each with its result."""
 TAKEN_MS: Final = 30 * 24 * 3_600_000
 
 
@@ -36,7 +37,7 @@ class Sinks:
         self._middleware: list[tuple[str | None, Middleware]] = []
 
     def add(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]:
-        """A sink of one tenant, or of every one; returns what undoes it."""
+        """Register a sink for one tenant, or for all; return a function that undoes it."""
         place = (tenant, check_sink(name))
         if place in self._sinks:
             raise InvalidValue(f"There is a sink {name!r} already. Take it away first, or choose another name.")
@@ -49,11 +50,11 @@ class Sinks:
         return undo
 
     def find(self, tenant: str, name: str) -> Sink | None:
-        """The tenant's own sink of that name, else everybody's."""
+        """Return the tenant's own sink of that name, else the shared one."""
         return self._sinks.get((tenant, name)) or self._sinks.get((None, name))
 
     def add_middleware(self, tenant: str | None, function: Middleware) -> Callable[[], None]:
-        """Something that every declared effect passes through; returns what undoes it."""
+        """Register a function that every effect passes through; return a function that undoes it."""
         if not callable(function) or _is_async(function):
             raise InvalidValue("Middleware must be a function that gives an effect, or None, when it returns.")
         entry = (tenant, function)
@@ -66,12 +67,12 @@ class Sinks:
         return undo
 
     def middleware(self, tenant: str) -> list[Middleware]:
-        """What the effects of a tenant pass through, in order."""
+        """Return the middleware for a tenant's effects, in order."""
         return [function for owner, function in list(self._middleware) if owner in (None, tenant)]
 
 
 def made(sink: object, when_dead: str) -> Sink:
-    """A sink of what the caller gave: a function, or something with a `deliver`."""
+    """Make a sink from a function, or from an object with a `deliver` method."""
     deliver = getattr(sink, "deliver", sink)
     if not callable(deliver) or isinstance(sink, type):
         raise InvalidValue("A sink must be a function that takes an effect, or have a method deliver(effect).")
@@ -90,9 +91,9 @@ def _is_async(function: Any) -> bool:
 
 
 def of_store(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
-    """A sink that does to a store what state effects say, each once, whatever others write meanwhile.
+    """Make a sink that applies state effects to a store, each once, whatever others write meanwhile.
 
-    The id is kept right after the change. Between the two, an entry itself knows the newest effects that wrote it.
+    The id is recorded right after the change. In between, the entry itself names the newest effects that wrote it.
     """
 
     def deliver(effect: DeclaredEffect) -> Mapping[str, Any]:
@@ -112,21 +113,21 @@ def of_store(storage: Storage) -> Callable[[DeclaredEffect], Mapping[str, Any]]:
 
 def _done(storage: Storage, wanted: Any, id: str) -> Mapping[str, Any]:
     if isinstance(wanted, effects.DeleteState) and storage.store.get(str(wanted.scope), wanted.key) is None:
-        return {"deleted": False}  # Perhaps by this very effect, the time before.
+        return {"deleted": False}  # Perhaps deleted by this very effect in an earlier attempt.
     try:
         return apply(storage, wanted, id)
     except VersionConflict as error:
-        raise EffectRefused(str(error)) from error  # What it expected will not come back.
+        raise EffectRefused(str(error)) from error  # The expected version will not come back.
 
 
 def _take_note(storage: Storage, id: str, answer: Mapping[str, Any]) -> None:
-    # Straight to the store: an id is nothing to search for.
+    # Straight to the store: ids must not be searchable.
     now = storage.clock.now_ms()
     storage.store.put(TAKEN, id, Stored(value=encode(answer), written_at=now, expires_at=now + TAKEN_MS))
 
 
 def is_awaitable(answer: object) -> bool:
-    """Whether something has to be awaited. What cannot even be asked has not."""
+    """Return True if an object must be awaited; False if even asking raises."""
     try:
         return inspect.isawaitable(answer)
     except Exception:  # noqa: BLE001  it is somebody else's object
@@ -134,16 +135,16 @@ def is_awaitable(answer: object) -> bool:
 
 
 def effect_key(id: str) -> str:
-    """The key under which an effect happens once, in whichever stream it does."""
+    """Return the key under which an effect happens once, in whichever stream."""
     return f"effect/{id}"
 
 
 def settled_key(id: str) -> str:
-    """The key under which an effect is settled for good, in the stream that declared it."""
+    """Return the key under which an effect is settled for good, in the stream that declared it."""
     return f"effect/{id}/settled"
 
 
 def sinks_of(ports: Ports) -> SinksPort:
-    """The sinks of a client."""
+    """Return the sinks of a client."""
     assert ports.sinks is not None, "a client has sinks"
     return ports.sinks

@@ -1,1 +1,1 @@
-"""Frames: pushed, worked in, asked about, owned, swept, ended."""
+"""Frames: push, work, questions, leases, takeover, sweep, end."""

@@ -1,9 +1,8 @@
-"""Work inside a frame: spend, reserve, attach, produce, call. Intent before, outcome after.
+"""Work inside a frame: budgets, evidence, results, and model, tool and memoised calls with their costs.
 
-What a call cost, noted with what it used. A price that is not known is left out, and never makes a call fail.
+Intent is journaled before a call, the outcome after it. A cost that is unknown is left out and never fails a call: an
+exception or an invalid amount from the prices is warned about once per client.
 
-Whoever gives prices is asked once for each call, when it has ended. An exception, or an answer that is no amount of
-money, leaves the cost unknown and says so once for that client: the call was paid, and must be journaled.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from holdfast.records.usage import Usage
 
 
 def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int, key: str | None) -> Changed:
-    """Set tokens aside."""
+    """Reserve tokens."""
     same = like("frame.reserved", frame=frame, purpose=purpose, amount=amount)
     return on_frame(
         ports, acting, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same
@@ -45,7 +44,7 @@ def reserve(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int,
 
 
 def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int | None, key: str | None) -> Changed:
-    """Give a reservation back."""
+    """Release a reservation, or part of it."""
 
     def same(events: list[Event]) -> bool:
         given = [event.facts for event in events if event.type == "frame.reserved"]
@@ -62,7 +61,7 @@ def release(ports: Ports, acting: Acting, frame: str, purpose: str, amount: int 
 def spend(
     ports: Ports, acting: Acting, frame: str, usage: Usage | int, purpose: str | None, key: str | None
 ) -> Changed:
-    """Record work that was paid for."""
+    """Record usage that was paid for."""
     same = like("frame.spent", frame=frame, usage=budgets.usage_of(usage), purpose=purpose)
     return on_frame(ports, acting, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
 
@@ -82,7 +81,7 @@ def add_handle(
     call: str | None = None,
     key: str | None = None,
 ) -> str:
-    """Attach evidence; gives the handle's id."""
+    """Attach evidence and return the handle's id."""
     if isinstance(handle, str) and handle and is_taken(handle):
         raise InvalidValue(f"{handle!r} is what packs call a piece of their own. Choose another id for this evidence.")
     name, content = handle or ulid_text(ports.ids.ulid()), clean(ports, content)
@@ -122,7 +121,7 @@ def add_handle(
 def remove_handles(
     ports: Ports, acting: Acting, frame: str, handles: Sequence[str], reason: str | None, key: str | None
 ) -> str | None:
-    """Detach evidence; gives the name under which it can be restored."""
+    """Detach evidence; return the removal's id, by which it can be restored, or None."""
     if not isinstance(handles, list | tuple) or not all(isinstance(name, str) for name in handles):
         raise InvalidValue("Name the handles to detach, each by its id.")
     removal = ulid_text(ports.ids.ulid())
@@ -139,7 +138,7 @@ def remove_handles(
 
 
 def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
-    """Attach again what one removal detached; gives the handles."""
+    """Attach again the handles that one removal detached, and return their ids."""
     changed = on_frame(
         ports,
         acting,
@@ -155,7 +154,7 @@ def restore_handles(ports: Ports, acting: Acting, frame: str, removal: str, key:
 def add_result(
     ports: Ports, acting: Acting, frame: str, kind: str, ref: str, summary: str | None, key: str | None
 ) -> int:
-    """Point to something the frame produced; gives its position."""
+    """Add a pointer to something the frame produced, and return its position."""
     content = None if summary is None else clean(ports, frames.OutcomeContent(summary=summary))
     changed = on_frame(
         ports,
@@ -179,7 +178,7 @@ def begin_model(
     request: Any = None,
     key: str | None = None,
 ) -> str:
-    """Journal that a model is about to be called; gives the call's id."""
+    """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(ports.ids.ulid())
     content = None if request is None else clean(ports, CallContent(arguments=request))
     changed = on_frame(
@@ -199,7 +198,7 @@ def begin_model(
         same=like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
     made: str = changed.last("model.requested").call
-    if made == call:  # Else it was begun before, under this key.
+    if made == call:  # Otherwise the call was begun before, under this key.
         telemetry.call_begun(ports, call, frame=frame, model=model)
     return made
 
@@ -218,7 +217,7 @@ def end_model(
     retryable: bool = False,
     doubtful: Usage | None = None,
 ) -> Changed:
-    """Journal what a model answered, or that it failed. Ending a call twice in the same way is done once."""
+    """Journal a model's answer or failure. Ending a call again in the same way changes nothing."""
     record = budgets.usage_of(usage)
     if doubtful is not None:
         doubtful = budgets.usage_of(doubtful)
@@ -258,7 +257,7 @@ def begin_tool(
     provider_id: str | None = None,
     key: str | None = None,
 ) -> str:
-    """Journal that a tool is about to be called; gives the call's id, which is also its idempotency key."""
+    """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(ports.ids.ulid())
     content = clean(ports, _call_content(arguments=arguments, provider_id=provider_id))
     changed = on_frame(
@@ -286,7 +285,7 @@ def end_tool(
     interrupted: bool = False,
     tokens: int | None = None,
 ) -> Changed:
-    """Journal what a tool returned, or that it failed or was given up."""
+    """Journal that a tool returned, failed or was given up."""
     content = clean(ports, _call_content(value=value, error=error))
     failed = error is not None
     return _end(
@@ -319,7 +318,7 @@ def begin_run(ports: Ports, acting: Acting, frame: str, name: str, if_interrupte
 def end_run(
     ports: Ports, acting: Acting, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str
 ) -> Changed:
-    """Journal what a memoised step gave; only what it gave is remembered, so that a failed one can be tried again."""
+    """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = clean(ports, _call_content(value=value, error=error))
     failed = error is not None
     return on_frame(
@@ -333,7 +332,7 @@ def end_run(
 
 
 def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
-    """The value of a memoised step in a list, or an empty list."""
+    """Return the value of a memoised step in a list, or an empty list."""
     stored = ports.journal.by_key(acting.tenant, stream_of(ports, acting, frame), key)
     if not stored:
         return []
@@ -344,7 +343,7 @@ def remembered(ports: Ports, acting: Acting, frame: str, key: str) -> list[Any]:
 
 
 def _end(ports: Ports, acting: Acting, frame: str, call: str, decide: Any, same: Any) -> Changed:
-    """The call's id is the key of its outcome: one call has one."""
+    """End a call under a key made of its id: one call has one outcome."""
     raw_id(call, "call")
     try:
         return on_frame(ports, acting, frame, decide, key=f"{call}/end", same=same)
@@ -358,7 +357,7 @@ def _call_content(**given: Any) -> CallContent | None:
 
 
 def _code(error: str) -> str:
-    """The first word of an error is a fact; what it says is content."""
+    """Return an error's first word, which is a fact; its full text is content."""
     if not isinstance(error, str):
         raise InvalidValue("error must be a text that says what went wrong.")
     return error.split(":", 1)[0].split(" ", 1)[0][:64] or "error"
@@ -366,18 +365,18 @@ def _code(error: str) -> str:
 
 MOST = 2**62
 _told: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-"""Prices that failed, and were warned about."""
+"""Price functions that failed and were warned about."""
 
 
 def is_reported(usage: Usage) -> bool:
-    """Whether a call said what it used. One that reports no tokens at all did not; nor is it known to be free."""
+    """Return True if a call reported usage. A call that reports no tokens at all is not known to be free."""
     return bool(usage.input or usage.output or usage.cached_input or usage.cache_write)
 
 
 def priced(ports: Ports, usage: Usage, model: str | None) -> Usage:
-    """What a call of this model used, with what it cost if that is not said yet and can be known.
+    """Return a call's usage with its cost, if the cost is not set and can be determined.
 
-    An estimate is good enough for a budget of tokens, but no bill: it has no cost.
+    An estimate is good enough for a token budget but not for a bill: it gets no cost.
     """
     if usage.cost is not None or usage.estimated or ports.prices is None or not is_reported(usage):
         return usage

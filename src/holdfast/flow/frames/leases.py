@@ -1,9 +1,10 @@
-"""Who owns a stream: leases, taken by an event and judged by change.
+"""Leases: ownership of streams, taken by an event and judged by change.
 
-An owner gives signs of life: a counter that grows, or events. Whoever wants the stream
-watches for as long as a lease lasts, by its own monotonic clock; no time stamp of anybody
-is compared with another's. If nothing changes, it takes the next epoch, and from then on
-the journal refuses what the earlier owner writes, however long that one slept.
+An owner gives signs of life: a counter that grows, or events. A process that wants the stream watches it for the
+length of a lease by its own monotonic clock; timestamps of different processes are never compared. If nothing
+changes, it takes the next epoch, and from then on the journal refuses the earlier owner's writes, however long that
+owner slept.
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Place = tuple[str, str]
 
 
 class _Held:
-    """A lease of this process. `count` blocks of code use it; the last one lets go."""
+    """A lease of this process, used by `count` blocks of code; the last one gives it back."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -49,14 +50,14 @@ class Leases:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A child owns nothing of its parent's."""
+        """Reset: a child owns nothing of its parent's."""
         self._held: dict[Place, _Held] = {}
         self.claims: dict[Place, int] = {}
         """Streams that `resume_actor` took for good, with their epochs; each counts as one user."""
         self._silent: dict[Place, int] = {}
-        """Epochs whose owner was watched and gave no sign: only these may be taken over."""
+        """Epochs whose owner was watched and gave no sign of life: only these may be taken over."""
         self._seen: dict[Place, tuple[tuple[int, int, int], float]] = {}
-        """Signs of others' life, and since when they have not changed: whoever watches next goes on with that."""
+        """Other owners' last signs of life, and since when they are unchanged: the next watch continues from there."""
         self._mutex = threading.Lock()
         self._taking = [threading.RLock() for _ in range(STRIPES)]
         self.blocks: set[Place] = set()
@@ -67,11 +68,11 @@ class Leases:
 
     @property
     def name(self) -> str:
-        """This process, as written into leases."""
+        """The name of this process, as written into leases."""
         return self._process.name
 
     def epoch(self, tenant: str, stream: str, state: StreamState) -> int:
-        """The epoch to write under: that of our lease, or the stream's own if nobody holds it."""
+        """Return the epoch to write under: that of our lease, or the stream's own if it has no owner."""
         held = self._held.get((tenant, stream))
         if held is not None:
             if held.lost:
@@ -85,21 +86,21 @@ class Leases:
         return state.epoch
 
     def holds(self, tenant: str, stream: str) -> bool:
-        """Whether this process owns the stream, as far as it knows."""
+        """Return True if this process owns the stream, as far as it knows."""
         held = self._held.get((tenant, stream))
         return held is not None and not held.lost
 
     def users(self) -> int:
-        """How many blocks and claims use a lease now."""
+        """Return how many blocks and claims use a lease now."""
         with self._mutex:
             return sum(held.count for held in self._held.values())
 
     def wanted(self, tenant: str, stream: str, state: StreamState) -> list[Draft]:
-        """The event that takes the lease; none if it is ours already. Call `free` before, `taken` after."""
+        """Return the event that takes the lease; none if it is ours. Call `await_free` before, `add_user` after."""
         if self.holds(tenant, stream):
             return []
         if not self._is_free(state) and self._silent.get((tenant, stream)) != state.epoch:
-            raise _busy(stream)  # Somebody was quicker, since we looked.
+            raise _busy(stream)  # Another process took it since we looked.
         return [Draft(type="lease.taken", facts=LeaseTaken(epoch=state.epoch + 1, owner=self.name, ttl_ms=self._ms))]
 
     @property
@@ -107,11 +108,11 @@ class Leases:
         return round(self._lease * 1000)
 
     def taking(self, tenant: str, stream: str) -> AbstractContextManager[object]:
-        """Held from deciding to take a lease, or to give it back, until that is noted: threads must not cross."""
+        """Return the lock to hold from deciding to take or release a lease until that is noted."""
         return self._taking[hash((tenant, stream)) % STRIPES]
 
     def released(self, tenant: str, stream: str, epoch: int) -> list[Draft]:
-        """The event that gives a lease back; none while other blocks of code use it, or once it is another one."""
+        """Return the event that releases a lease; none while other blocks use it, or if the epoch has changed."""
         with self._mutex:
             held = self._held.get((tenant, stream))
             if held is None or held.lost or held.count > 1 or held.epoch != epoch:
@@ -119,7 +120,7 @@ class Leases:
             return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.name))]
 
     def enter_block(self, tenant: str, frame: str) -> bool:
-        """Note that a block works on a frame; False if another one does."""
+        """Note that a block works on a frame; return False if another one does."""
         with self._mutex:
             if (tenant, frame) in self.blocks:
                 return False
@@ -138,7 +139,7 @@ class Leases:
             self._keep_alive()
 
     def left(self, tenant: str, stream: str, epoch: int) -> None:
-        """One user of that lease less; the last one ends the signs of life."""
+        """Remove one user of a lease; after the last one, signs of life end."""
         with self._mutex:
             held = self._held.get((tenant, stream))
             if held is not None and held.epoch == epoch:
@@ -147,15 +148,15 @@ class Leases:
                     del self._held[tenant, stream]
 
     def lost(self, tenant: str, stream: str) -> None:
-        """Somebody else took over: write nothing more as an owner."""
+        """Mark a lease as taken over: nothing more is written under it."""
         held = self._held.get((tenant, stream))
         if held is not None:
             held.lost = True
 
-    # watching others
+    # Watching other owners
 
     def await_free(self, tenant: str, stream: str, state: StreamState) -> None:
-        """Return once the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts."""
+        """Wait until the stream is free, ours, or its owner was silent for a lease; raise ActorBusy if it is alive."""
         if self._is_free(state):
             return
         before = self._signs(tenant, stream)
@@ -172,9 +173,9 @@ class Leases:
         self._silent[tenant, stream] = before[0]
 
     def watching(self, tenant: str, stream: str) -> Iterator[float]:
-        """Seconds to sleep until the stream is nobody's, ours, or its owner gave no sign for as long as a lease lasts.
+        """Yield seconds to sleep until the stream is free, ours, or its owner was silent for the length of a lease.
 
-        Ends then. Each sign of life begins the watch anew, so who has to wait waits for as long as others work.
+        Each sign of life restarts the watch, so the caller waits for as long as the owner works.
         """
         place = (tenant, stream)
         while True:
@@ -192,7 +193,7 @@ class Leases:
             yield min(self._lease / LOOKS_PER_LEASE, SOONEST_LOOK)
 
     def seems_free(self, tenant: str, stream: str) -> bool:
-        """Whether the stream could be taken now. Looked at now and then, this is a watch that nobody waits for."""
+        """Return True if the stream could be taken now. Called repeatedly, this watches an owner without waiting."""
         return next(iter(self.watching(tenant, stream)), None) is None
 
     def _is_free(self, state: StreamState) -> bool:
@@ -203,7 +204,7 @@ class Leases:
         epoch, version = (0, 0) if head is None else (head.epoch, head.version)
         return epoch, version, self._journal.renewals(tenant, stream)
 
-    # our own signs of life
+    # Our own signs of life
 
     def _keep_alive(self) -> None:
         if self._thread is None and "shared" in self._journal.capabilities:
@@ -222,10 +223,10 @@ class Leases:
                 try:
                     held.lost = held.lost or not self._journal.renew(tenant, stream, held.epoch)
                 except Exception:  # noqa: BLE001, S112
-                    continue  # The disk is full or busy: the next sign may get through.
+                    continue  # The disk is full or busy: the next renewal may get through.
 
     def close(self) -> None:
-        """No more signs of life."""
+        """Stop giving signs of life."""
         self._wake.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():

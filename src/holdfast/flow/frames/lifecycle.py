@@ -1,4 +1,4 @@
-"""Update and pop: the life of frames after they were pushed. One append each, over as many streams as it takes."""
+"""Update and pop: the life of frames after the push. One append each, over as many streams as it takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Decide = Callable[[StreamState], Sequence[Draft]]
 
 
 def check_goal(content: frames.GoalContent) -> None:
-    """Refuse a goal that is none."""
+    """Refuse an empty goal or invalid metadata."""
     if content.goal is not None and (not isinstance(content.goal, str) or not content.goal.strip()):
         raise InvalidValue("A frame's goal must be a text that says what it is for.")
     if content.metadata is not None and not isinstance(content.metadata, dict):
@@ -34,7 +34,7 @@ def check_goal(content: frames.GoalContent) -> None:
 
 
 def like(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
-    """Whether what a key stands for is this: an event of a type with these facts and this content."""
+    """Return a predicate: a key stands for an event of this type with these facts and this content."""
 
     def same(events: list[Event]) -> bool:
         return any(
@@ -48,7 +48,7 @@ def like(type_name: str, content: Content | None = None, **facts: Any) -> Callab
 
 
 def equal(event: Event, content: Content | None) -> bool:
-    """Whether an event holds this content, as far as that can be told."""
+    """Return True if an event holds this content, as far as it is not erased."""
     return event.content is ERASED or event.content == content
 
 
@@ -62,7 +62,7 @@ def on_frame(
     same: Callable[[list[Event]], bool] | None = None,
     expected: int | None = None,
 ) -> Changed:
-    """Decide about one live frame and write what comes of it."""
+    """Decide about one live frame and append the result."""
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
 
@@ -74,7 +74,7 @@ def on_frame(
 
 
 def check_live(ports: Ports, acting: Acting, state: StreamState, frame_id: str, expected: int | None = None) -> None:
-    """Refuse an ended frame, and one that is not at the version somebody expects."""
+    """Refuse a frame that has ended, or that is not at the expected version."""
     if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
@@ -99,7 +99,7 @@ def update(
     key: str | None = None,
     expected: int | None = None,
 ) -> Changed:
-    """Change what a frame is for, what it may do, or whether it waits."""
+    """Change a frame's goal, limits, tokens or status."""
     if limits is not None:
         check_limits(limits)
     if content is not None:
@@ -117,7 +117,7 @@ def update(
 
 
 def _same_update(limits: Limits | None, alike: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
-    """Whether a key stands for this very change: limits that were not given may be whatever they were then."""
+    """Return a predicate: a key stands for this update. Limits that were not given may have had any value."""
 
     def same(events: list[Event]) -> bool:
         known = [event for event in events if event.type == "frame.updated" and _agree(limits, event.facts.limits)]
@@ -141,9 +141,9 @@ def pop(
     expected: int | None = None,
     release: int | None = None,
 ) -> Ended | None:
-    """End a frame. Doing so twice in the same way is done once; `release` gives the lease of that epoch back with it.
+    """End a frame. Ending it again in the same way changes nothing; `release` also gives back the lease of that epoch.
 
-    Gives the frame as it ended, or None if it had ended before.
+    Returns the frame as it ended, or None if it had ended before.
     """
     raw_id(frame_id)
     content = clean(ports, content)
@@ -185,7 +185,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
-    """What the rows of an ended frame say, known without reading them back."""
+    """Build an ended frame as its rows describe it, without reading them back."""
     facts: frames.FramePopped = changed.last("frame.popped")
     frame = replace(
         live,
@@ -201,7 +201,7 @@ def _ended(stream: str, live: Frame, changed: Changed) -> Ended:
 
 
 def _clocked(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
-    """Clocks are the owner's to note: a child that settles in somebody else's stream leaves them to that one."""
+    """Add clock events, which only a stream's owner writes: a child that settles in a foreign stream adds none."""
     if all(event.type == "child.settled" for event in events):
         try:
             ports.leases.epoch(acting.tenant, stream, state)
@@ -216,7 +216,7 @@ def _outer(states: States, stream: str, frame_id: str) -> str | None:
 
 
 def _revoke(ports: Ports, acting: Acting, stream: str, state: StreamState, events: list[Draft]) -> list[Draft]:
-    """Cancelling reaches into other actors' streams: whoever works there loses the lease in the same append."""
+    """Take the lease from the owner of another actor's stream: cancelling reaches into it in the same append."""
     if state.holder is None or ports.leases.holds(acting.tenant, stream):
         return events
     epoch, owner = state.epoch + 1, ports.leases.name

@@ -1,4 +1,4 @@
-"""A frame's own messages: said only while it is live, read also afterwards."""
+"""A frame's own messages: appended only while the frame is live, readable also afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def append(
     key: str | None = None,
     pinned: bool = False,
 ) -> list[Message]:
-    """Messages at the end of a frame's line, all or none, as they are stored. Its own line begins with the first."""
+    """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
     line, home = line_of_frame(ports, acting, frame_id), stream_of(ports, acting, frame_id)
 
     def check() -> None:
@@ -35,7 +35,7 @@ def append(
 
 
 def messages(ports: Ports, acting: Acting, frame_id: str, limit: int | None = None) -> list[Message]:
-    """The newest messages of a frame's line, oldest first; none if nothing was said in a line of its own."""
+    """Return the newest messages of a frame's thread, oldest first; none if it has no thread of its own."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidValue(f"limit must be a number of messages, not {limit!r}.")
     line = line_of_frame(ports, acting, frame_id)

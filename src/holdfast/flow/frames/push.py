@@ -1,4 +1,4 @@
-"""Push: a frame begins, as a root or below another, with what it inherits. One append, over one stream or two."""
+"""Push a frame, as a root or below another, with the evidence it inherits. One append, over one stream or two."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from holdfast.records.ids import ulid_text
 
 
 def default_limits(ports: Ports) -> FrameLimits:
-    """The limits of a bare frame."""
+    """Return the limits of a bare frame."""
     return FrameLimits(context_tokens=ports.settings.default_context_tokens)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame that somebody wants pushed, and where."""
+    """A frame to push, and where."""
 
     home: str
     frame: str
     above: tuple[str, str] | None
-    """The stream and the id of its parent."""
+    """The stream and the id of the parent."""
     content: frames.GoalContent
     tokens: object
     limits: Limits | None
@@ -57,7 +57,7 @@ def push(
     key: str | None = None,
     lease: bool = False,
 ) -> str:
-    """A new frame; gives its id. With a key or an id of the caller's, a second call gives the first's."""
+    """Push a new frame and return its id. With a key or an id of the caller's, a second call returns the first id."""
     if ports.leases.draining:
         raise Draining
     check_goal(content)
@@ -135,7 +135,7 @@ def _pushed(ports: Ports, acting: Acting, states: States, wanted: Wanted) -> Dra
 
 
 def _inherited(ports: Ports, acting: Acting, states: States, above: tuple[str, str], wanted: Wanted) -> list[Draft]:
-    """The handles that a child takes over: what they point to stays where it is."""
+    """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
     handles = evidence.handed_down(states[stream].frames[parent], wanted.inherit)
     events = {}
@@ -147,7 +147,7 @@ def _inherited(ports: Ports, acting: Acting, states: States, above: tuple[str, s
 
 
 def _home(stream: str | None, above: tuple[str, str] | None) -> str:
-    """Where a new frame lives: where it is put, or with its parent."""
+    """Return the stream of a new frame: the given one, or the parent's."""
     if stream is not None:
         return stream
     if above is None:
@@ -156,7 +156,7 @@ def _home(stream: str | None, above: tuple[str, str] | None) -> str:
 
 
 def _same_push(wanted: Wanted) -> Callable[[list[Event]], bool]:
-    """Whether a key stands for this very push, as far as that does not depend on what the parent had then."""
+    """Return a predicate: a key stands for this push, apart from amounts that depend on the parent's state then."""
     parent = None if wanted.above is None else wanted.above[1]
     facts: dict[str, Any] = {"granted": wanted.tokens} if isinstance(wanted.tokens, int) else {}
 
@@ -190,7 +190,7 @@ def _parent_problem(ports: Ports, acting: Acting, parent: str) -> ParentNotActiv
 
 
 def _known(ports: Ports, acting: Acting, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
-    """Whether this very frame exists already; another one with its id is refused."""
+    """Return True if this very frame exists; refuse another frame with its id."""
     raw_id(frame_id)
     try:
         stream, row = row_of(ports, acting, frame_id)

@@ -27,7 +27,7 @@ TOKEN_BYTES = 32
 
 
 def token_hash(token: object) -> str:
-    """What is stored of a token."""
+    """Return the hash under which a token is stored."""
     if not isinstance(token, str) or not token:
         raise InvalidValue("A token is the text that was shown when the question was asked.")
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
@@ -50,7 +50,7 @@ def suspend(
     release: bool = True,
     key: str | None = None,
 ) -> Asked:
-    """Stop a frame until somebody answers. A retry with the key gives the same id and a new token."""
+    """Suspend a frame until its question is answered. A retry with the key returns the same id and a new token."""
     secret = secrets.token_urlsafe(TOKEN_BYTES) if token else None
     content = clean(ports, content)
     new = ulid_text(ports.ids.ulid())
@@ -82,7 +82,7 @@ def suspend(
 def _same_question(
     frame_id: str, kind: str, call: str | None, content: frames.QuestionContent
 ) -> Callable[[list[Event]], bool]:
-    """Whether a key stands for this question. One about a torn call is known by the call: its words are ours."""
+    """Return a predicate: a key stands for this question. About an interrupted call, only the call is compared."""
     if call is None:
         return like("frame.suspended", content, frame=frame_id, kind=kind)
     return lambda events: any(
@@ -92,7 +92,7 @@ def _same_question(
 
 
 def new_token(ports: Ports, acting: Acting, question: str) -> str | None:
-    """A token for a question that was asked before, as long as it can be answered."""
+    """Return a new token for a question asked before, or None if it can no longer be answered."""
     try:
         return reissue(ports, acting, question)
     except QuestionNotFound:
@@ -100,7 +100,7 @@ def new_token(ports: Ports, acting: Acting, question: str) -> str | None:
 
 
 def reissue(ports: Ports, acting: Acting, question_id: str, expires_ms: int | None = None) -> str:
-    """A new token for an open question; the earlier one is void. It expires when the question does, or as said."""
+    """Return a new token for an open question and void the earlier one. It expires with the question, or as given."""
     stream, row = question_row(ports, acting, question_id)
     frame_id = _ulid(row, "frame_id")
     secret = secrets.token_urlsafe(TOKEN_BYTES)
@@ -125,7 +125,7 @@ def answer(
     approved: bool | None = None,
     content: frames.AnswerContent | None = None,
 ) -> str:
-    """Answer by id, for whoever is authorised, or by token, for whoever holds it; gives the question's id."""
+    """Answer a question by its id or by its token, and return its id."""
     stream, row = _find(ports, acting, question, token)
     content = clean(ports, content)
     frame_id, question_id = _ulid(row, "frame_id"), _ulid(row, "question_id")
@@ -161,24 +161,24 @@ def _via(token: str | None) -> str:
 
 
 def _check_token(question: Question, token: str | None) -> None:
-    """A token that was replaced since it was looked up opens nothing."""
+    """Refuse a token that was replaced after it was looked up."""
     if token is not None and question.token != token_hash(token):
         raise TokenNotFound
 
 
 def answer_key(question_id: str) -> str:
-    """The key of an answer: one question has one."""
+    """Return the key of an answer: one question has one."""
     return f"{question_id}/answer"
 
 
 def waits_for(ports: Ports, acting: Acting, frame_id: str, question_id: str) -> bool:
-    """Whether a frame is suspended by this question now."""
+    """Return True if a frame is suspended by this question now."""
     frame = current(ports, acting, stream_of(ports, acting, frame_id)).frames.get(frame_id)
     return frame is not None and frame.question is not None and frame.question.id == question_id
 
 
 def found(ports: Ports, acting: Acting, question: str | None, token: str | None) -> tuple[str, bool]:
-    """The frame that a question, or a token, belongs to, and whether it is answered."""
+    """Return the frame of a question or token, and True if it is answered."""
     row = _find(ports, acting, question, token)[1]
     return _ulid(row, "frame_id"), row["answer_version"] is not None
 
@@ -212,7 +212,7 @@ def resume(
     approved: bool | None = None,
     content: frames.AnswerContent | None = None,
 ) -> Changed:
-    """Let a suspended frame go on. `bring` brings an answer along, in the same append, and `token` the right to."""
+    """Resume a suspended frame. `bring` answers its question in the same append, with `token` as the right to."""
     raw_id(frame_id)
     content = clean(ports, content)
     stream = stream_of(ports, acting, frame_id)
@@ -244,7 +244,7 @@ def resume(
     except KeyReused:
         raise AlreadyAnswered(f"Question {question.id} was answered already, in another way.") from None
     if changed.repeated and not any(name == "frame.resumed" for name, _ in changed.facts):
-        return resume(ports, acting, frame_id)  # Somebody else gave the same answer meanwhile.
+        return resume(ports, acting, frame_id)  # The same answer was given elsewhere meanwhile.
     return changed
 
 
@@ -256,7 +256,6 @@ def _check_same(
     approved: bool | None,
     content: frames.AnswerContent | None,
 ) -> None:
-    """An answer that is brought along after another one must be the same."""
     known, given = answer_of(ports, acting, stream, question), content or frames.AnswerContent()
     if known is not None and (known.approved, known.payload, known.arguments, known.note) != (
         approved,
@@ -268,7 +267,7 @@ def _check_same(
 
 
 def answer_of(ports: Ports, acting: Acting, stream: str, question: str) -> Answer | None:
-    """What was answered to a question, if anything, also after its frame went on."""
+    """Return the answer to a question, or None; also after its frame was resumed."""
     stored = ports.journal.by_key(acting.tenant, stream, answer_key(question))
     if not stored:
         return None

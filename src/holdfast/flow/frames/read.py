@@ -1,4 +1,4 @@
-"""Reading frames: what is live, what it is for, what ended and how. Cost follows what is shown."""
+"""Read frames, live and ended, with their goals, handles, questions and outcomes. The cost follows the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls",
 
 
 def raw_id(text: object, what: str = "frame") -> bytes:
-    """An id of ours as bytes; refuses anything that cannot be one."""
+    """Return an id as bytes; refuse anything that cannot be one."""
     if isinstance(text, str):
         try:
             return ulid_bytes(text)
@@ -36,7 +36,7 @@ def raw_id(text: object, what: str = "frame") -> bytes:
 
 
 def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:
-    """Where a frame lives, live or ended."""
+    """Return the stream of a frame, live or ended."""
     known = ports.states.place(acting.tenant, frame_id)
     if known is not None:
         return known
@@ -46,7 +46,7 @@ def stream_of(ports: Ports, acting: Acting, frame_id: str) -> str:
 
 
 def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
-    """The stream and the row of a frame."""
+    """Return the stream and the row of a frame."""
     found = ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1)
     if not found:
         raise FrameNotFound(f"There is no frame {frame_id}. Check its id and the tenant.")
@@ -54,12 +54,12 @@ def row_of(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, Row]:
 
 
 def is_known(ports: Ports, acting: Acting, frame_id: str) -> bool:
-    """Whether there is, or was, a frame of this id."""
+    """Return True if a frame of this id exists or existed."""
     return bool(ports.journal.find(acting.tenant, "frames", "frame_id", raw_id(frame_id), b"", 1))
 
 
 def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
-    """A stream's state as it is now, whoever changed it last."""
+    """Return a stream's newest state, including other processes' commits."""
     head = ports.journal.head(acting.tenant, stream)
     cached = ports.states.get(acting.tenant, stream)
     if head is None:
@@ -70,13 +70,13 @@ def current(ports: Ports, acting: Acting, stream: str) -> StreamState:
 
 
 def event_at(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
-    """One event by its place."""
+    """Return a stream's event at one version."""
     stored = ports.journal.read(Query(tenant=acting.tenant, stream=stream, after=version - 1, until=version, limit=1))
     return decode_event(stored[0]) if stored else None
 
 
 def field(event: Event | None, name: str) -> Any:
-    """A field of an event's content: None if there is none, ERASED if it was erased."""
+    """Return a field of an event's content: None if there is none, ERASED if it was erased."""
     return None if event is None else _part(event.content, name)
 
 
@@ -85,7 +85,7 @@ def _part(content: Any, name: str) -> Any:
 
 
 def frame_info(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
-    """A frame with its texts, live or ended."""
+    """Return a frame with its texts, live or ended."""
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
     frame = current(ports, acting, stream).frames.get(frame_id)
@@ -102,7 +102,7 @@ def describe(
     outcome: Content | Erased | None = None,
     goal: GoalContent | None = None,
 ) -> FrameInfo:
-    """A frame as people see it; when it ended and what came of it are given for one that has."""
+    """Describe a frame for users; `completed_at` and `outcome` are given for an ended one."""
     words: Any = goal
     event = None
     if goal is None:
@@ -148,14 +148,14 @@ def _ended(ports: Ports, acting: Acting, frame_id: str) -> FrameInfo:
             found = ports.journal.find(acting.tenant, table, "frame_id", raw, b"", 1_000_000)
             rows[table] = [part for _, part in found]
         frame = assemble(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]
-        # The last thing that happened to an ended frame was its end.
+        # The last event of an ended frame is its end.
         end = event_at(ports, acting, stream, frame.version)
         outcome, completed_at = None if end is None else end.content, row["completed_at"]
         return describe(ports, acting, stream, frame, completed_at=completed_at, outcome=outcome)  # type: ignore[arg-type]
 
 
 def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
-    """Root to this frame, across streams."""
+    """Return the frames from the root to this one."""
     line: list[FrameInfo] = []
     at: str | None = frame_id
     while at is not None:
@@ -167,19 +167,19 @@ def ancestry(ports: Ports, acting: Acting, frame_id: str) -> list[FrameInfo]:
 
 
 def stack_of(ports: Ports, acting: Acting, stream: str) -> list[FrameInfo]:
-    """Every live frame of a stream, parents before children."""
+    """Return every live frame of a stream, parents before children."""
     state = current(ports, acting, stream)
     return [describe(ports, acting, stream, frame) for frame in stack.in_order(state.frames)]
 
 
 def streams_with_work(ports: Ports, acting: Acting) -> Iterator[str]:
-    """Every stream that has live frames, in the order in which they began."""
+    """Yield every stream that has live frames, in the order in which the streams began."""
     for page in pages_of_work(ports, acting):
         yield from (head.stream for head in page)
 
 
 def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
-    """The ends of every stream that has live frames, a page at a time."""
+    """Yield the heads of every stream that has live frames, a page at a time."""
     after: int | None = 0
     while after is not None:
         page = ports.journal.streams_with_work(acting.tenant, after, PAGE)
@@ -188,13 +188,13 @@ def pages_of_work(ports: Ports, acting: Acting) -> Iterator[list[Head]]:
 
 
 def handles(ports: Ports, acting: Acting, frame_id: str) -> list[HandleInfo]:
-    """A frame's handles in order, each with what it points to; detached ones are marked."""
+    """Return a frame's handles in order, each with its content; detached ones are marked."""
     info = frame_info(ports, acting, frame_id)
     return [handle_info(ports, acting, info.scope, handle) for handle in info.handles]
 
 
 def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> HandleInfo:
-    """A handle of a frame in a stream, with what it points to."""
+    """Return a handle of a frame with its content."""
     event = held_event(ports, acting, stream, handle.version)
     passed_on = event is not None and (event.stream, event.version) != (stream, handle.version)
     return HandleInfo(
@@ -217,7 +217,7 @@ def handle_info(ports: Ports, acting: Acting, stream: str, handle: Handle) -> Ha
 
 
 def held_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event | None:
-    """The event that holds what a handle points to: its own, or for an inherited one the event where that began."""
+    """Return the event that holds a handle's content: its own, or for an inherited handle the original one."""
     event = event_at(ports, acting, stream, version)
     if event is None or event.content is not None or event.facts.source_stream is None:
         return event
@@ -225,7 +225,7 @@ def held_event(ports: Ports, acting: Acting, stream: str, version: int) -> Event
 
 
 def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
-    """Every open question of the tenant that somebody can answer, oldest frame first."""
+    """Yield every open question of the tenant that can be answered, oldest frame first."""
     after = b""
     while rows := ports.journal.find(acting.tenant, "suspended_frames", None, None, after, PAGE):
         for stream, row in rows:
@@ -235,13 +235,13 @@ def questions(ports: Ports, acting: Acting) -> Iterator[QuestionInfo]:
 
 
 def question(ports: Ports, acting: Acting, question_id: str) -> QuestionInfo:
-    """One open question."""
+    """Return one open question."""
     stream, row = question_row(ports, acting, question_id)
     return _question(ports, acting, stream, row)
 
 
 def question_row(ports: Ports, acting: Acting, question_id: str) -> tuple[str, Row]:
-    """The stream and the row of an open question."""
+    """Return the stream and the row of an open question."""
     raw = raw_id(question_id, "question")
     found = ports.journal.find(acting.tenant, "suspended_frames", "question_id", raw, b"", 1)
     if not found:

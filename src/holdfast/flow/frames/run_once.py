@@ -1,7 +1,8 @@
 """Memoised steps: run once, remembered for ever, and asked about if they may have run.
 
-What a step gave is found by its key. An intent without an outcome was torn by a crash, and
-what is to be done with it was said beforehand: run again, ask a person, or count it as failed.
+A step's value is found by its key. An intent without an outcome was interrupted by a crash; the policy given
+beforehand says whether to run it again, ask a person, or count it as failed.
+
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from holdfast.system import renew_in_child
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that is to run under this call, or what it gave before, in `known`."""
+    """The start of a step: the call to run it under, or its earlier value in `known`."""
 
     call: str = ""
     known: tuple[Any, ...] = ()
 
 
 Owner = tuple[str, str, str]
-"""Client, tenant and frame: callers may choose the ids of frames, and two may choose the same."""
+"""Client, tenant and frame: callers may choose frame ids, and two may choose the same."""
 
 
 class _Running:
-    """Steps that this process runs now: an intent of theirs is not torn."""
+    """The steps that this process runs now: their intents are not interrupted."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -64,7 +65,7 @@ RUNNING = _Running()
 
 
 def leave(ports: Ports, acting: Acting, frame: str, key: str) -> None:
-    """A step does not run any more, however it ended."""
+    """Mark a step as no longer running, however it ended."""
     RUNNING.leave(_owner(ports, acting, frame), key)
 
 
@@ -73,16 +74,16 @@ def _owner(ports: Ports, acting: Acting, frame: str) -> Owner:
 
 
 def memo_key(frame: str, key: str) -> str:
-    """The key under which a step's outcome is remembered."""
+    """Return the key under which a step's outcome is remembered."""
     return f"{frame}/run/{key}"
 
 
 def begin(ports: Ports, acting: Acting, frame: str, key: str, if_interrupted: str) -> Begun:
-    """What a step gave before, or a call to run it under. Pair with `done` or `failed`, or `leave`."""
+    """Return a step's earlier value, or a call to run it under. Pair with finish_step, fail_step or leave_step."""
     check_id(key, "key")
     RUNNING.enter(_owner(ports, acting, frame), key)
     try:
-        # It may have ended between the two: whoever ran it remembered it before leaving.
+        # Looked up after `enter`: another thread records the value before it leaves the step.
         known = frame_calls.remembered(ports, acting, frame, memo_key(frame, key))
         if known:
             leave(ports, acting, frame, key)
@@ -108,7 +109,7 @@ def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> 
         raise EffectFailed(f"Step {key!r} was interrupted, and it is to count as failed then. It can be run again.")
     answer = may_run_again(ports, acting, frame, f"Step {key!r}", torn)
     if answer.approved:
-        # Approved once is approved for one run: if that one is torn as well, somebody is asked again.
+        # An approval covers one run: if that run is interrupted too, the question is asked again.
         frame_calls.end_run(ports, acting, frame, torn.id, error="interrupted", key=memo_key(frame, key))
         return Begun(call=frame_calls.begin_run(ports, acting, frame, key, torn.if_interrupted))
     done(ports, acting, frame, key, torn.id, answer.payload)
@@ -116,7 +117,7 @@ def _take_up(ports: Ports, acting: Acting, frame: str, key: str, torn: Call) -> 
 
 
 def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Call) -> Answer:
-    """Ask whether a torn call may run again; the answer, once there is one."""
+    """Ask whether an interrupted call may run again; raise Waiting until it is answered."""
     content = QuestionContent(
         reason=f"{what} may have run. Run again?", options=[RUN_AGAIN, DO_NOT], recommended=DO_NOT
     )
@@ -136,7 +137,7 @@ def may_run_again(ports: Ports, acting: Acting, frame: str, what: str, torn: Cal
 
 
 def done(ports: Ports, acting: Acting, frame: str, key: str, call: str, value: Any) -> Any:
-    """Remember what a step gave; gives it as it will be given from now on."""
+    """Remember a step's value, and return it in its stored form."""
     try:
         kept = decode(encode(plain(value), ports.settings.nesting))
         frame_calls.end_run(ports, acting, frame, call, value=kept, key=memo_key(frame, key))

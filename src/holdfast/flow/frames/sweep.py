@@ -1,7 +1,8 @@
-"""The sweep: timers that rang, questions that expired, frames past their deadline, work of the dead.
+"""The sweep: due timers, expired questions, overdue frames, and work whose owner is gone.
 
-It does what was agreed beforehand and nothing else, and only where nobody else is at work:
-a live owner acts for itself. Suspended frames are never late.
+It does only what was agreed beforehand, and only where no other process is at work: a live owner acts for itself.
+Suspended frames are never overdue.
+
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ORPHAN = "Its deadline passed and whoever worked on it is gone."
 
 
 def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: bool = True) -> Swept:
-    """Do what is due in every stream with live frames. Who is not patient waits for nobody and comes again."""
+    """Sweep every stream with live frames. With `patient=False`, skip streams that another process owns."""
     done: dict[str, list[str]] = {"resumed": [], "expired": [], "overdue": [], "failed": [], "skipped": []}
     for stream in streams_with_work(ports, acting):
         for what, frame in settle(ports, acting, stream, fail_orphans=fail_orphans, patient=patient).done:
@@ -43,20 +44,20 @@ def sweep(ports: Ports, acting: Acting, *, fail_orphans: bool = False, patient: 
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What was due in a stream, and done or skipped, by frame."""
+    """The actions done or skipped in one stream, by frame."""
 
     done: tuple[tuple[str, str], ...] = ()
     calm_at: int | None = None
-    """The version at which nothing was to be done; None if something was, or if it changed meanwhile."""
+    """The version at which nothing was due; None if something was, or if the stream changed meanwhile."""
 
     @property
     def acted(self) -> bool:
-        """Whether anything was done."""
+        """True if anything was done."""
         return any(what != SKIPPED for what, _ in self.done)
 
 
 def settle(ports: Ports, acting: Acting, stream: str, *, fail_orphans: bool = False, patient: bool = True) -> Settled:
-    """Do what is due in one stream."""
+    """Sweep one stream."""
     done: list[tuple[str, str]] = []
     first = state = current(ports, acting, stream)
     for seen in stack.in_order(first.frames):
@@ -64,7 +65,7 @@ def settle(ports: Ports, acting: Acting, stream: str, *, fail_orphans: bool = Fa
         frame = state.frames.get(seen.id)
         act = None if frame is None else _due(ports, acting, stream, state, frame, fail_orphans)
         if act is None:
-            continue  # Nothing is due, or it ended with an ancestor just now.
+            continue  # Nothing is due, or the frame just ended with an ancestor.
         try:
             what = _as_owner(ports, acting, stream, act, patient)
         except (Conflict, Refused, Unavailable):
@@ -79,7 +80,7 @@ Act = Callable[[], str | None]
 
 
 def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act, patient: bool) -> str | None:
-    """Act, and where somebody else holds the stream take it over first, if that one is gone."""
+    """Run an action; if another process owns the stream and is gone, take the stream over first."""
     try:
         return act()
     except NotOwner:
@@ -93,7 +94,6 @@ def _as_owner(ports: Ports, acting: Acting, stream: str, act: Act, patient: bool
 
 
 def _due(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: Frame, fail_orphans: bool) -> Act | None:
-    """What is to be done about a frame now, if anything."""
     now = ports.clock.now_ms()
     question = frame.question
     if question is not None:
@@ -113,10 +113,10 @@ def _due(ports: Ports, acting: Acting, stream: str, state: StreamState, frame: F
 
 
 def _is_for_a_turn(state: StreamState, frame: Frame) -> bool:
-    """Whether a tool of a turn waits here: whoever takes the turn up runs the tool again, and not only its frame.
+    """Return True if the question belongs to a turn's tool: resuming the turn runs the tool again, not only its frame.
 
-    The frame of a call has the call's id. Only its turn ends it, because the model has to be told. What a tool began
-    below it may end for lack of an answer; a timer there wakes the tool.
+    A call's frame has the call's id. Only its turn may end it, because the model must get a result. Frames that a
+    tool pushed below it may expire; a timer there wakes the tool.
     """
     line = stack.ancestry(state.frames, frame.id)
     tool = next((child for parent, child in pairwise(line) if child.id in parent.calls), None)
@@ -131,7 +131,7 @@ def _resumed(ports: Ports, acting: Acting, frame_id: str) -> str:
 
 
 def _ended(ports: Ports, acting: Acting, stream: str, frame: Frame, status: str, why: str, what: str) -> str:
-    """End a frame. With a turn its calls get results, as whenever a turn ends without a reply."""
+    """End a frame. If it is a turn, its calls get results, as whenever a turn ends without a reply."""
     turn = turns.turn_place(ports, acting, Place(actor=stream, line=""), frame) if frame.parent is None else None
     if turn is None:
         pop(ports, acting, frame.id, status, frames.OutcomeContent(error=why))
@@ -141,7 +141,7 @@ def _ended(ports: Ports, acting: Acting, stream: str, frame: Frame, status: str,
 
 
 def _flag(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None:
-    """Say once that a frame is late."""
+    """Journal once that a frame is overdue."""
     assert frame.deadline is not None
     facts = frames.FrameOverdue(frame=frame.id, deadline=frame.deadline)
     key = f"{frame.id}/overdue/{frame.deadline}"
@@ -152,7 +152,7 @@ def _flag(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None
 
 
 def _fail_orphan(ports: Ports, acting: Acting, stream: str, frame: Frame) -> str | None:
-    """Past its time and nobody alive: take over first, then fail it."""
+    """Take over an overdue orphan and fail it; flag it if it cannot be taken over."""
     if ports.leases.holds(acting.tenant, stream):
         return _flag(ports, acting, stream, frame)
     try:

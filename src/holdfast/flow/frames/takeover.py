@@ -1,8 +1,9 @@
-"""Taking an actor up: the lease, what it left undone, and that it came back.
+"""Take over an actor: its lease, its pending work, and the event that it came back.
 
-Reading what was left changes nothing and can be done by anybody, any number of times. With
-an incarnation the caller becomes the owner, and `actor.resumed` is written once for it.
-Unreadable state is an error: only "nothing there" starts afresh.
+Reading pending work changes nothing and can be done by anyone, any number of times. With an incarnation the caller
+becomes the owner, and `actor.resumed` is written once for it. Unreadable state is an error: only an empty stream
+starts afresh.
+
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from holdfast.records.recovery import ActorResumeState, FrameInfo, PendingWork, 
 
 
 def take(ports: Ports, acting: Acting, stream: str) -> int:
-    """Own a stream, or count as one more user of it; gives the epoch. Waits while its owner may be alive."""
+    """Take a stream, or become one more user of its lease; return the epoch. Waits while its owner may be alive."""
     await_free(ports, acting, stream)
     return take_free(ports, acting, stream)
 
 
 def take_free(ports: Ports, acting: Acting, stream: str) -> int:
-    """As `take`, for who has awaited it: watching a silent owner twice would take twice as long."""
+    """Take a stream after `await_free_stream`: watching a silent owner twice would take twice as long."""
     with ports.observers.later(), ports.leases.taking(acting.tenant, stream):
         change(ports, acting, (stream,), lambda states: {stream: _lease(ports, acting, stream, states)})
         return note_taken(ports, acting, stream)
 
 
 def await_free(ports: Ports, acting: Acting, stream: str) -> None:
-    """Return once nobody else works on a stream, as far as that can be seen."""
+    """Wait until no other process works on a stream, as far as can be seen."""
     if not ports.leases.holds(acting.tenant, stream):
         ports.leases.await_free(acting.tenant, stream, current(ports, acting, stream))
 
@@ -46,18 +47,18 @@ def _lease(ports: Ports, acting: Acting, stream: str, states: States) -> list[Dr
 
 
 def note_taken(ports: Ports, acting: Acting, stream: str) -> int:
-    """Count as a user of a lease that was just written, or that is held already."""
+    """Become a user of a lease that was just written or is already held; return its epoch."""
     state = state_of(ports, acting, stream)
     if state.holder != ports.leases.name:
         state = current(ports, acting, stream)
     if state.holder != ports.leases.name:
-        raise ActorBusy  # Somebody with the same key was quicker.
+        raise ActorBusy  # Another process with the same key was faster.
     ports.leases.taken(acting.tenant, stream, state.epoch)
     return state.epoch
 
 
 def let_go(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
-    """One user less; the last one gives the lease back. Nobody takes it meanwhile, or counts on it."""
+    """Remove one user of a lease; the last one releases it. The lock keeps other threads from using it meanwhile."""
     leases, place = ports.leases, (acting.tenant, stream)
     with ports.observers.later(), leases.taking(*place):
         try:
@@ -68,23 +69,23 @@ def let_go(ports: Ports, acting: Acting, stream: str, epoch: int) -> None:
 
 
 def release_actor(ports: Ports, acting: Acting, stream: str) -> None:
-    """Give back what `resume_actor` took; blocks that use the lease keep it."""
+    """Release the claim of `resume_actor`; blocks that use the lease keep it."""
     epoch = ports.leases.claims.pop((acting.tenant, stream), None)
     if epoch is not None:
         let_go(ports, acting, stream, epoch)
 
 
 def release_claims(ports: Ports) -> None:
-    """Give back every actor that this client took, as far as the journal can be written."""
+    """Release every actor that this client claimed, as far as the journal can be written."""
     for tenant, stream in list(ports.leases.claims):
         try:
             release_actor(ports, Acting(tenant=tenant), stream)
         except HoldfastError:
-            continue  # Whoever wants it next watches it for the time of a lease.
+            continue  # The next owner watches it for the length of a lease.
 
 
 def resume_actor(ports: Ports, acting: Acting, stream: str, incarnation: str | None = None) -> ActorResumeState:
-    """Where an actor stands, with every live leaf and what is pending."""
+    """Return an actor's live frames and pending work; with an incarnation, take it over."""
     began = ports.clock.monotonic()
     if incarnation is not None:
         check_id(incarnation, "incarnation")
@@ -144,7 +145,7 @@ def _found(ports: Ports, acting: Acting, stream: str, began: float) -> ActorResu
 def pending_work(
     ports: Ports, acting: Acting, stream: str, state: StreamState, frames: dict[str, FrameInfo]
 ) -> list[PendingWork]:
-    """Everything that was begun and not finished, frame by frame, parents first."""
+    """List everything that was begun and not finished, frame by frame, parents first."""
     found: list[PendingWork] = []
     for frame in stack.in_order(state.frames):
         goal = frames[frame.id].goal or frame.id
@@ -177,13 +178,13 @@ def _of_frame(
 
 
 def _waiting_calls(state: StreamState, frame: Frame) -> set[str]:
-    """Calls whose own frame waits for an answer, or all below it does: they are not torn, and listed with that."""
+    """Return calls whose own frame, or everything below it, is suspended: they are listed there, not as interrupted."""
     own = [call for call in frame.calls if call in state.frames and state.frames[call].parent == frame.id]
     return {call for call in own if state.frames[call].question is not None or stack.all_suspended(state.frames, call)}
 
 
 def _only_torn(state: StreamState, frame: Frame, waiting: set[str]) -> bool:
-    """Whether all that a frame waits for are frames of its torn calls, which are listed."""
+    """Return True if a frame waits only for frames of its interrupted calls, which are listed already."""
     below = stack.children(state.frames, frame.id)
     return bool(below) and not frame.away and all(one.id in frame.calls and one.id not in waiting for one in below)
 

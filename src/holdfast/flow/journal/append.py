@@ -1,9 +1,9 @@
-"""The one way to write: load → decide → append → fold.
+"""The only way to write: load → decide → append → fold.
 
-Nothing reads back what it just wrote: the state after a commit is folded from the events
-that were committed. When another process was first, the state is loaded anew and decided
-again. Nobody is refused because of a state that
-was only remembered: before a refusal counts, the state is loaded anew.
+Nothing reads back its own write: the state after a commit is folded from the committed events. If another process
+wrote first, the state is reloaded and decided on again. A cached state never refuses a call: before a refusal counts,
+the state is reloaded.
+
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Drafts = Mapping[str, Sequence[Draft]]
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for one stream."""
+    """The drafts for one stream, with their expected version, key and epoch."""
 
     stream: str
     events: tuple[Draft, ...]
@@ -55,29 +55,29 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. `repeated` says that an earlier call with the key had done it."""
+    """The result of a change. `repeated` is True if an earlier call with the same key had made it."""
 
     appended: Appended | None
     facts: tuple[tuple[str, Any], ...] = ()
-    """Type and facts of each event in the first stream, as they are stored."""
+    """Type and facts of each event in the first stream, as stored."""
     version: int = 0
-    """The version of the first of them."""
+    """The version of the first of these events."""
     at: int = 0
     repeated: bool = False
     events: Sequence[Event | Sealed] = ()
-    """The same events, as they were written or are stored."""
+    """The same events, as written or as stored."""
 
     @property
     def ids(self) -> list[str]:
-        """Their ids."""
+        """The ids of the events."""
         return [event.id if isinstance(event, Event) else ulid_text(event.id) for event in self.events]
 
     def last(self, type_name: str) -> Any:
-        """The facts of the last event of a type: what the caller asked for comes after what it entails."""
+        """Return the facts of the last event of a type: the event asked for follows the events it entails."""
         return next(facts for name, facts in reversed(self.facts) if name == type_name)
 
     def version_of(self, type_name: str) -> int:
-        """The version of the last event of a type."""
+        """Return the version of the last event of a type."""
         return self.version + max(index for index, (name, _) in enumerate(self.facts) if name == type_name)
 
 
@@ -93,11 +93,11 @@ def change(
     artifacts: Sequence[Artifact] = (),
     tries: int = DECISIONS,
 ) -> Changed:
-    """Decide on the states of some streams and write the outcome, atomically.
+    """Decide on the states of some streams and append the outcome atomically.
 
-    The key belongs to the first stream. `same` says whether what it stands for is what is asked
-    for now, which decisions alone cannot say: they depend on the state. `needs` names further
-    streams once the first are known.
+    `key` belongs to the first stream. `same` returns True if the events stored under the key are what this call asks
+    for; drafts cannot be compared, because they depend on the state. `needs` names further streams once the first are
+    loaded.
     """
     key = None if key is None else check_key(key)
     try:
@@ -150,7 +150,7 @@ def _change(
 
 
 def _lost(ports: Ports, acting: Acting, error: StaleEpoch) -> bool:
-    """Whether it was a lease of ours that somebody took over: then it is lost for good."""
+    """Forget the lease of a stale epoch; return True if this process held it and has lost it for good."""
     held = ports.leases.holds(acting.tenant, error.stream)
     ports.leases.lost(acting.tenant, error.stream)
     return held
@@ -193,14 +193,14 @@ def _write_decided(
     if not decided:
         return Changed(appended=None), []
     if key is not None and len(decided) > 1 and ports.journal.by_key(acting.tenant, first, key):
-        raise KeyReused  # Only one part of several has the key: what it stands for is looked up, not compared.
+        raise KeyReused  # Only one of several parts has the key: `decide_and_append` looks it up and compares it.
     batch = sealed_batch(ports, acting, decided, artifacts)
     appended = _append(ports, acting, decided, batch, states)
     if appended.repeated and key is not None:
         stored = ports.journal.by_key(acting.tenant, first, key)
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
             return _repeated(appended, [decode_event(event) for event in stored]), []
-        # It was this very call, asked again because its outcome was unknown.
+        # The key stands for this very batch, appended before its outcome was reported as unknown.
     place = next((index for index, part in enumerate(decided) if part.stream == first), 0)
     changed = Changed(
         appended=appended,
@@ -220,7 +220,7 @@ def _repeated(appended: Appended, events: list[Event]) -> Changed:
 def _earlier(
     ports: Ports, acting: Acting, stream: str, key: str, same: Callable[[list[Event]], bool] | None
 ) -> Changed | None:
-    """The answer given before, if the key stands for what is asked for now."""
+    """Return the key's earlier result or None; raise KeyReused if it stands for another request."""
     stored = ports.journal.by_key(acting.tenant, stream, key)
     if not stored:
         return None
@@ -235,12 +235,12 @@ def _earlier(
 
 
 def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: Appended) -> list[Event]:
-    """What was just committed, as it is stored, as far as anybody wants to hear of it."""
+    """Return the committed events that callbacks listen for, as stored."""
     found: list[Event] = []
     for part, placed in zip(decided, appended.parts, strict=True):
         wanted = [ports.observers.wanted(acting.tenant, draft.type) for draft in part.events]
         if any(wanted):
-            # Only who listens pays for reading back: who acted, for one, is known to the journal alone.
+            # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
             query = Query(tenant=acting.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
             events = ports.journal.read(replace(query, limit=len(part.events)))
             found += [decode_event(event) for event, hear in zip(events, wanted, strict=True) if hear]
@@ -248,7 +248,7 @@ def told(ports: Ports, acting: Acting, decided: Sequence[Decided], appended: App
 
 
 def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
-    """A stream's state, cached if possible."""
+    """Return a stream's state, cached if possible."""
     cached = ports.states.get(acting.tenant, stream)
     if cached is not None:
         return cached
@@ -258,7 +258,7 @@ def state_of(ports: Ports, acting: Acting, stream: str) -> StreamState:
 
 
 def append(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Appended:
-    """Write what needs no decision: inbox events, or events whose writer gave a version."""
+    """Append events that need no decision: inbox events, or events with a version given by the caller."""
     batch = sealed_batch(ports, acting, decided, artifacts)
     appended = _append(ports, acting, decided, batch, {})
     if not appended.repeated:
@@ -279,7 +279,7 @@ def _append(ports: Ports, acting: Acting, decided: Sequence[Decided], batch: Bat
 
 
 def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artifacts: Sequence[Artifact] = ()) -> Batch:
-    """Decisions in canonical bytes, with ids, times and salts."""
+    """Encode the drafts in canonical bytes, with ids, times and salts."""
     if not decided or not all(part.events for part in decided):
         raise InvalidValue("There is nothing to append. Pass at least one event.")
     names = [part.stream for part in decided]
@@ -313,14 +313,14 @@ def sealed_batch(ports: Ports, acting: Acting, decided: Sequence[Decided], artif
 
 
 def _redacted(redact: Callable[[str], str], draft: Draft) -> Draft:
-    # Messages were redacted part by part before they were counted: again as a whole could change more than words.
+    # Messages were redacted part by part before they were counted; redacting them whole could change structure.
     if draft.content is None or draft.type == "message.appended":
         return draft
     return replace(draft, content=journal_redact.content(redact, draft.content))
 
 
 def _for_subject(draft: Draft, acting: Acting) -> Draft:
-    """Content belongs to whom it names, or else to who acts."""
+    """Assign content to the subject it names, or else to the acting user."""
     if draft.subject is not None:
         check_id(draft.subject, "subject")
     elif acting.user is not None and (draft.content is not None or draft.facts.artifacts):
@@ -335,7 +335,7 @@ def _version(expected: int | None) -> int | None:
 
 
 def _surely(ports: Ports, batch: Batch) -> Appended:
-    """Ask again when the outcome is unknown: the same batch is recognised by its keys or event ids."""
+    """Append a batch, and retry when the outcome is unknown: the journal recognises it by its keys or event ids."""
     unknown: OutcomeUnknown | None = None
     for _ in range(SURE):
         try:
@@ -343,7 +343,7 @@ def _surely(ports: Ports, batch: Batch) -> Appended:
         except OutcomeUnknown as error:
             unknown = error
         except Unavailable:
-            # Nothing was written this time, which says nothing about the time before.
+            # Nothing was written by this attempt; an earlier one may still have been committed.
             if unknown is None:
                 raise
             break

@@ -1,6 +1,8 @@
-"""Artifacts: large bodies, stored once per tenant under a keyed digest of their content.
+"""Artifacts and erasure.
 
-Erasure on request: everything that belongs to one subject, and proof that it was done.
+Artifacts are large bodies, stored once per tenant under a keyed digest of their content. Erasure removes everything
+that belongs to one subject and records proof of it.
+
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ DAY_MS = 86_400_000
 
 
 def artifact_name(secret: bytes, tenant: str, body: bytes) -> bytes:
-    """Keyed, so that a name tells nothing without the journal; per tenant, so that none can probe another's."""
+    """Return a body's name: keyed, so that it reveals nothing, and per tenant, so that no tenant can probe another."""
     key = hmac.digest(secret, tenant.encode(), "sha256")
     return hmac.digest(key, body, hashlib.sha256)
 
 
 def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
-    """A body made ready for the append that refers to it; large ones are on disk when this returns."""
+    """Prepare a body for the append that refers to it; a large one is on disk when this returns."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise InvalidValue(f"An artifact is bytes, not {type(body).__name__}. Encode text first.")
     body = bytes(body)
@@ -44,14 +46,14 @@ def prepare(ports: Ports, acting: Acting, body: bytes) -> Artifact:
 
 
 def withdraw(ports: Ports, acting: Acting, placed: Sequence[Artifact]) -> None:
-    """After an append that was refused or repeated: leave no file behind that nothing refers to."""
+    """Remove the files placed for an append that was refused or repeated."""
     for artifact in placed:
         if artifact.body is None:
             ports.journal.withdraw_artifact(acting.tenant, artifact.name)
 
 
 def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
-    """An artifact's bytes by its name in hexadecimal."""
+    """Return an artifact's bytes by its hexadecimal name, or ERASED."""
     try:
         raw = bytes.fromhex(name)
     except (ValueError, TypeError):
@@ -61,7 +63,7 @@ def read(ports: Ports, acting: Acting, name: str) -> bytes | Erased:
 
 
 def beginning(ports: Ports, acting: Acting, name: str) -> str:
-    """How a text begins that lies in an artifact, as far as it is searched; nothing if it is lost or erased."""
+    """Return the searchable beginning of a text in an artifact; empty if the artifact is lost or erased."""
     try:
         body = read(ports, acting, name)
     except (NotFound, Corrupt):
@@ -70,12 +72,12 @@ def beginning(ports: Ports, acting: Acting, name: str) -> str:
 
 
 def collect(ports: Ports) -> int:
-    """Remove what nothing has referred to for a day."""
+    """Remove artifacts that have been unreferenced for a day."""
     return ports.journal.collect(ports.clock.now_ms() - DAY_MS)
 
 
 def erase(ports: Ports, acting: Acting, subject: str) -> Erasure:
-    """Remove a subject's content for good. Chains still verify, and rebuilt equals live."""
+    """Remove a subject's content for good. Chains still verify, and a rebuild equals the live rows."""
     check_id(subject, "subject")
 
     def marker(pseudonym: int, events: int, artifacts: int) -> Sealed:
@@ -83,7 +85,7 @@ def erase(ports: Ports, acting: Acting, subject: str) -> Erasure:
         draft = Draft(type="subject.erased", facts=facts)
         return seal(draft, id=ports.ids.ulid(), at=ports.clock.now_ms(), salt=b"", settings=ports.settings)
 
-    # The one who erases themselves must not come back as the author of their erasure.
+    # Users who erase themselves must not reappear as the author of the erasure.
     user = None if acting.user == subject else acting.user
     source = Source(user=user, origin=acting.origin, trust=acting.trust, app=__version__)
     try:

@@ -1,10 +1,9 @@
-"""The cache of stream states: least recently used goes first, and nothing depends on it.
+"""Caches of stream states and of recent messages: least recently used first out, and nothing depends on them.
 
-It is filled after a commit with what was committed, dropped on any error, and correct when
-switched off. The locks serialise deciding within this process, so that callers on one
-stream do not waste each other's work; between processes the expected version decides.
+States are cached after a commit, dropped on any error, and correct when the cache is switched off. The locks
+serialise decisions within this process, so that callers on one stream do not waste each other's work; between
+processes the expected version decides. A recent window is compared with the journal before it is used.
 
-What was read for packs before: a hint, which whoever uses it compares with the journal first.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PLACES = 10
 
 
 class StateCache:
-    """At most `capacity` states; 0 keeps none."""
+    """A cache of at most `capacity` stream states; 0 keeps none."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -35,13 +34,13 @@ class StateCache:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Locks that another thread of the parent may have held."""
+        """Replace the locks: another thread of the parent may have held one."""
         self._mutex = threading.Lock()
-        # At most so many locks, made when they are first needed: streams that share one wait for each other.
+        # Created when first needed, at most STRIPES of them: streams that share one wait for each other.
         self._stripes: dict[int, threading.Lock] = {}
 
     def get(self, tenant: str, stream: str) -> StreamState | None:
-        """A state that may be out of date, or None."""
+        """Return a state that may be out of date, or None."""
         with self._mutex:
             state = self._kept.get((tenant, stream))
             if state is not None:
@@ -49,7 +48,7 @@ class StateCache:
             return state
 
     def put(self, tenant: str, stream: str, state: StreamState) -> None:
-        """Remember a committed state, unless a newer one is known."""
+        """Cache a committed state, unless a newer one is cached."""
         if not self._capacity:
             return
         with self._mutex:
@@ -62,23 +61,23 @@ class StateCache:
                 self._kept.popitem(last=False)
 
     def drop(self, tenant: str, stream: str) -> None:
-        """Forget one state."""
+        """Drop one state."""
         with self._mutex:
             self._kept.pop((tenant, stream), None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         with self._mutex:
             self._kept.clear()
             self._places.clear()
             self._goals.clear()
 
     def place(self, tenant: str, frame: str) -> str | None:
-        """The stream that a frame lives in, for ever, if it is remembered."""
+        """Return the stream that a frame lives in for ever, or None if it is not cached."""
         return self._places.get((tenant, frame))
 
     def note_place(self, tenant: str, frame: str, stream: str) -> None:
-        """Remember where a frame lives."""
+        """Cache the stream that a frame lives in."""
         if self._capacity:
             with self._mutex:
                 self._places[tenant, frame] = stream
@@ -86,7 +85,7 @@ class StateCache:
                     self._places.popitem(last=False)
 
     def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
-        """Remember what a frame was pushed for, until it is asked for: most frames end where they were pushed."""
+        """Cache the goal of a pushed frame until it is read: most frames end in the process that pushed them."""
         if self._capacity:
             with self._mutex:
                 self._goals[tenant, stream, version] = goal
@@ -94,7 +93,7 @@ class StateCache:
                     self._goals.popitem(last=False)
 
     def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None:
-        """What was remembered, once."""
+        """Remove and return a cached goal, or None."""
         with self._mutex:
             return self._goals.pop((tenant, stream, version), None)
 
@@ -103,7 +102,7 @@ class StateCache:
 
     @contextmanager
     def locked(self, tenant: str, streams: Iterable[str]) -> Iterator[None]:
-        """Decide about these streams alone; always taken in the same order, so never in a circle."""
+        """Hold the locks of these streams. They are taken in sorted order, so there is no deadlock."""
         with ExitStack() as stack:
             for stripe in sorted({hash((tenant, stream)) % STRIPES for stream in streams}):
                 stack.enter_context(self._stripes.get(stripe) or self._stripes.setdefault(stripe, threading.Lock()))
@@ -111,11 +110,11 @@ class StateCache:
 
 
 Known = tuple[str, str, str]
-"""Tenant, stream, and the name that counts are kept under."""
+"""Tenant, stream, and the name that token counts are kept under."""
 
 
 class RecentCache:
-    """Ends of lines in memory, those that were longest not asked for forgotten first."""
+    """The ends of threads in memory, least recently used first out."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -124,18 +123,18 @@ class RecentCache:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
     def get(self, place: Known) -> Any:
-        """What is known, or None."""
+        """Return the cached window, or None."""
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place)
 
     def put(self, place: Known, window: Any) -> None:
-        """What is known now."""
+        """Cache a window."""
         with self._lock:
             self._kept[place] = window
             self._kept.move_to_end(place)
@@ -143,6 +142,6 @@ class RecentCache:
                 self._kept.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         with self._lock:
             self._kept.clear()

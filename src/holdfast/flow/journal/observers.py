@@ -1,9 +1,8 @@
-"""`hf.on`: callbacks for what this process has just committed. Told after the commit, never instead of it.
+"""`hf.on`: callbacks for events that this process has just committed, and warnings that point at the caller's line.
 
-A callback that fails does not undo anything and does not disturb who wrote: it is warned
-about. What must not be missed belongs into a subscriber, which reads the journal itself.
+Callbacks run after the commit. A failing callback undoes nothing and does not disturb the writer: it raises a
+warning. Code that must not miss an event subscribes to the journal instead.
 
-Warnings that point at the caller's own line, also where what is warned about runs in another thread.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Callback = Callable[[Event], object]
 
 
 class Observers:
-    """Who wants to hear of which events of which tenant."""
+    """The registered callbacks, by tenant and pattern of event types."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, str, Callback]] = []
         self._waiting = threading.local()
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
-        """Tell `callback` of each event of this type; returns what undoes it. `frame.*` means all of a kind."""
+        """Call `callback` for each event of a type (`frame.*` matches a group); return a function that undoes it."""
         if not isinstance(pattern, str) or not _known(pattern):
             raise InvalidValue(f"{pattern!r} is not an event of the catalogue. Write frame.suspended, frame.* or *.")
         if not callable(callback):
@@ -47,12 +46,12 @@ class Observers:
         return undo
 
     def wanted(self, tenant: str, type_name: str) -> bool:
-        """Whether anybody listens."""
+        """Return True if a callback wants this type."""
         return any(_matches(entry, tenant, type_name) for entry in self._kept)
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """Within it this thread only notes what to tell: a callback must not run while a lock is held."""
+        """Queue this thread's notifications until the block ends: callbacks must not run while a lock is held."""
         if getattr(self._waiting, "events", None) is not None:
             yield
             return
@@ -65,7 +64,7 @@ class Observers:
                 self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """Tell everybody who listens."""
+        """Call every callback that listens for this event."""
         waiting = getattr(self._waiting, "events", None)
         if waiting is not None:
             waiting.append(event)
@@ -96,21 +95,21 @@ _THREADS: Final = frozenset({"threading", "concurrent.futures.thread"})
 
 
 class Where(NamedTuple):
-    """A line of somebody's code."""
+    """A line of the caller's code."""
 
     file: str
     line: int
     module: str
     registry: dict[Any, Any]
-    """Of warnings that were shown already."""
+    """The module's registry of warnings already shown."""
 
 
 CALLER: Final[ContextVar[Where | None]] = ContextVar("holdfast_caller", default=None)
-"""Who began what is now done in a thread."""
+"""The call site of the work that this thread now runs."""
 
 
 def caller() -> Where:
-    """Where the library was called from."""
+    """Return the line that called the library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
@@ -120,7 +119,7 @@ def caller() -> Where:
 
 
 def warn(text: str) -> None:
-    """Say that something went wrong. Also where warnings are made errors, what was done is done."""
+    """Emit a RuntimeWarning at the caller's line; dropped where warnings are errors, because the work is done."""
     place = caller()
     with suppress(RuntimeWarning):
         warnings.warn_explicit(text, RuntimeWarning, place.file, place.line, place.module, place.registry)

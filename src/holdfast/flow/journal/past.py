@@ -1,9 +1,10 @@
-"""The journal as it was at a cursor: one tenant's events up to there, in memory, to be looked at.
+"""The journal as it was at a cursor: a read-only copy of one tenant's events up to there, in memory.
 
-Events are exact copies, with their cursors, ids, versions and hashes, and rows are made from them anew. What was
-erased since stays erased. Bodies of artifacts are read from the journal itself, when they are asked for. Time stands
-still at the newest of the events, so what had expired by then has, and nothing else. Nothing can be written, and
-nothing is read from outside: files and pages are what they are now.
+Events are exact copies, with their cursors, ids, versions and hashes; rows are projected from them again. Content
+erased since stays erased. Artifact bodies are read from the live journal on demand. The clock stands still at the
+newest event, so exactly the entries that had expired by then are expired. Nothing can be written, and nothing outside
+is reached: files and web pages exist only as they are now.
+
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _READ: Final = (
     "check",
     "close",
 )
-"""What the held events answer. Vectors are a cache of theirs alone."""
+"""Methods answered from the copied events. Vectors are cached for the copy alone."""
 _WRITTEN: Final = (
     "append",
     "renew",
@@ -89,7 +90,7 @@ Item = tuple[str, StoredEvent | Subject | Artifact]
 
 
 class Excerpt(Journal, Protocol):
-    """A journal that can hold some events of another one, gaps and all."""
+    """A journal that can hold some events of another journal, with gaps."""
 
     def hold(
         self, secret: bytes, position: int, items: Iterable[Item], bodies: Callable[[str, bytes], bytes | None]
@@ -97,7 +98,7 @@ class Excerpt(Journal, Protocol):
 
 
 class PastJournal:
-    """Answers from the events that are held, and refuses to write."""
+    """A journal that answers from copied events and refuses to write."""
 
     def __init__(self, held: Excerpt, source: Journal, tenant: str, bodies: frozenset[bytes]) -> None:
         self._source, self._tenant, self._bodies = source, tenant, bodies
@@ -107,19 +108,19 @@ class PastJournal:
             setattr(self, name, _refused)
 
     def artifact(self, tenant: str, name: bytes) -> bytes | None:
-        """A body that one of the events refers to, as the journal has it now."""
+        """Return a body that one of the events refers to, as the live journal has it now."""
         if tenant != self._tenant or name not in self._bodies:
             raise NotFound(f"There was no artifact {name.hex()} in this journal then.")
         return self._source.artifact(tenant, name)
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
-        """Every one of these bodies."""
+        """Yield these artifacts."""
         for tenant, artifact in self._source.artifacts():
             if tenant == self._tenant and artifact.name in self._bodies:
                 yield tenant, artifact
 
     def known_vectors(self, tenant: str, embedder: str, digests: Any) -> dict[bytes, bytes]:
-        """A text has the vector that it has: there is no need to make it again."""
+        """Return vectors from the live journal: a text's vector does not depend on time."""
         return self._source.known_vectors(tenant, embedder, digests)
 
 
@@ -128,7 +129,7 @@ def _refused(*_: Any, **__: Any) -> NoReturn:
 
 
 class ClockAt:
-    """A clock that stands still; what is measured goes on."""
+    """A clock that stands still; `monotonic` and `sleep` go on."""
 
     def __init__(self, clock: Clock, now: int) -> None:
         self._now = now
@@ -139,7 +140,7 @@ class ClockAt:
 
 
 def looking_back(empty: Callable[[Settings], Excerpt]) -> Callable[[Ports, Acting, int], Ports]:
-    """What gives ports as of a cursor, over journals that `empty` makes."""
+    """Return a function that builds ports as of a cursor, on journals from `empty`."""
 
     def past(ports: Ports, acting: Acting, as_of: int) -> Ports:
         held = empty(ports.settings)
@@ -154,7 +155,7 @@ def looking_back(empty: Callable[[Settings], Excerpt]) -> Callable[[Ports, Actin
 
 
 def check_as_of(ports: Ports, as_of: object) -> int:
-    """A cursor that the journal has reached."""
+    """Check a cursor that the journal has reached."""
     newest = ports.journal.position()
     if not isinstance(as_of, int) or isinstance(as_of, bool) or not 0 <= as_of <= newest:
         raise InvalidValue(
@@ -164,7 +165,7 @@ def check_as_of(ports: Ports, as_of: object) -> int:
 
 
 def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
-    """The same client over another journal: without its caches, and without what reaches outside."""
+    """Return the client's ports on another journal, with new caches and nothing that reaches outside."""
     settings = ports.settings
     return replace(
         ports,
@@ -186,7 +187,7 @@ def _over(ports: Ports, journal: Journal, clock: Clock) -> Ports:
 
 
 class _Copies:
-    """One tenant's events up to a cursor with what they refer to, noted on the way."""
+    """One tenant's events up to a cursor; notes the artifacts and the newest time on the way."""
 
     def __init__(self, journal: Journal, tenant: str, until: int) -> None:
         self._journal, self._tenant, self._until = journal, tenant, until
@@ -194,7 +195,7 @@ class _Copies:
         self.at: int | None = None
 
     def items(self) -> Iterator[Item]:
-        """Each event after the artifacts that it names; at the end everybody who is spoken of."""
+        """Yield each event after the artifacts it names; at the end, the subjects that occur."""
         people: set[int | None] = set()
         for event in self._events():
             for name in self._named(event) - self.bodies:

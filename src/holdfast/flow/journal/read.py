@@ -1,4 +1,4 @@
-"""Reading events: page by page to the end, without caps; and following them as they happen."""
+"""Read events page by page to the end, without caps, and follow them as they are committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.records.reports import Query
 
 PAGE = 256
 POLL_SECONDS = 0.1
-"""How often other processes' commits are looked for; those of this process are told at once."""
+"""The interval of polling for other processes' commits; commits of this process wake the reader at once."""
 
 
 def query_for(
@@ -28,7 +28,7 @@ def query_for(
     types: Sequence[str] = (),
     backwards: bool = False,
 ) -> Query:
-    """A checked query."""
+    """Build a checked query."""
     check_cursor("after", after)
     if until is not None:
         check_cursor("until", until)
@@ -46,19 +46,19 @@ def query_for(
 
 
 def check_cursor(name: str, value: object) -> int:
-    """A place in a journal or stream."""
+    """Check a position in a journal or stream."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
         raise InvalidValue(f"{name} must be a cursor of 0 or more, not {value!r}.")
     return value
 
 
 def page(ports: Ports, query: Query) -> list[Event]:
-    """One page, decoded."""
+    """Read one page, decoded."""
     return [decode_event(stored) for stored in ports.journal.read(query)]
 
 
 def next_query(query: Query, events: list[Event]) -> Query | None:
-    """The query for the page after these events; None at the end."""
+    """Return the query for the page after these events; None at the end."""
     if len(events) < query.limit:
         return None
     last = events[-1].seq if query.stream is None else events[-1].version
@@ -66,14 +66,14 @@ def next_query(query: Query, events: list[Event]) -> Query | None:
 
 
 def beyond(after: Any, last: Any) -> Any:
-    """Where the next page begins. A page that leads back would be read for ever: only damage does that."""
+    """Return `last` as the next page's cursor. Raise Corrupt if it does not advance: the read would never end."""
     if last <= after:
         raise Corrupt(f"Pages go from {after!r} back to {last!r}: an index is damaged. Run `holdfast verify`.")
     return last
 
 
 def events(ports: Ports, query: Query) -> Iterator[Event]:
-    """Every event that the query asks for. Each page is a read of its own, so nothing is held open."""
+    """Yield every event of the query. Each page is a separate read, so nothing is held open."""
     following: Query | None = query
     while following is not None:
         found = page(ports, following)
@@ -82,7 +82,7 @@ def events(ports: Ports, query: Query) -> Iterator[Event]:
 
 
 class Following:
-    """A place in the journal that moves on as events happen."""
+    """A position in the journal that advances as events are committed."""
 
     def __init__(self, ports: Ports, query: Query) -> None:
         self._ports = ports
@@ -90,13 +90,13 @@ class Following:
         self._seen = -1
 
     def ready(self) -> list[Event]:
-        """The next page of what has happened, or nothing."""
+        """Return the next page of new events, or an empty list."""
         position = self._ports.journal.position()
         if position == self._seen:
             return []
         found = page(self._ports, self._query)
         if len(found) < self._query.limit:
-            # Everything up to this position was seen, whether or not it was asked for.
+            # Everything up to this position was read, whether or not it matched the query.
             self._seen = position
         if found:
             last = found[-1].seq if self._query.stream is None else found[-1].version
@@ -105,15 +105,15 @@ class Following:
 
 
 def check_timeout(timeout: object) -> None:
-    """Seconds to wait, or None for ever."""
+    """Check the seconds to wait, or None for ever."""
     if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0):
         raise InvalidValue(f"timeout must be seconds or None, not {timeout!r}.")
 
 
 def subscribe(ports: Ports, query: Query, *, timeout: float | None) -> Iterator[Event]:
-    """Events from a place onwards, as they are committed, also by other processes.
+    """Yield events from a cursor onwards as they are committed, also by other processes.
 
-    Ends when nothing has happened for `timeout` seconds; never, if that is None.
+    Ends when nothing has been committed for `timeout` seconds; never if that is None.
     """
     check_timeout(timeout)
     following = Following(ports, query)

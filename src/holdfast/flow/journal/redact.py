@@ -1,7 +1,8 @@
-"""The redaction hook: what it takes out is never journaled, counted, hashed or named.
+"""The redaction hook: text that it removes is never journaled, counted, hashed or named.
 
-It is given texts and returns texts; the structure around them, ids and places stay, so that calls and
-results still belong together. It must give the same answer for its own answers.
+The hook maps text to text; structure, ids and places stay, so that calls and results still belong together. It must
+be idempotent.
+
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from holdfast.records.messages import Message, Part, ToolCallRequest
 
 Redact = Callable[[str], str]
 _NAMES = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})
-"""What a part is and where its body lies, rather than what it says."""
+"""Fields that name a part or where its body lies, not its content."""
 
 
 def check_hook(redact: object) -> Redact | None:
-    """A function from text to text, or None."""
+    """Check a function from text to text, or None."""
     if redact is not None and not callable(redact):
         raise InvalidValue(f"redact must be a function from text to text, not {type(redact).__name__}.")
     return redact
 
 
 def text(redact: Redact, given: str) -> str:
-    """One text without what must not be kept."""
+    """Redact one text."""
     try:
         found = redact(given)
     except HoldfastError:
@@ -47,7 +48,7 @@ def text(redact: Redact, given: str) -> str:
 
 
 def value(redact: Redact, given: Any) -> Any:
-    """Every text inside plain data, also numbers and names of fields: a card's number is one, an address may be."""
+    """Redact every text in plain data, and numbers and field names too: a card number or an address may be one."""
     if isinstance(given, str):
         return text(redact, given)
     if isinstance(given, list | tuple):
@@ -62,7 +63,7 @@ def value(redact: Redact, given: Any) -> Any:
 
 
 def _fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
-    """An object whose fields keep apart even if their names become the same."""
+    """Redact an object, keeping fields apart even if their redacted names collide."""
     found: dict[str, Any] = {}
     for name, item in given.items():
         shown = text(redact, name) if isinstance(name, str) else name
@@ -74,7 +75,7 @@ def _fields(redact: Redact, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def message(redact: Redact, given: Message) -> Message:
-    """A message, with its arguments, results and text files. What a provider must get back unaltered is left out."""
+    """Redact a message with its arguments, results and text files; drop signed items that would have to change."""
     content: Any = given.content
     if isinstance(content, str):
         content = text(redact, content)
@@ -92,7 +93,7 @@ def message(redact: Redact, given: Message) -> Message:
 
 def _part(redact: Redact, part: Part) -> Part | None:
     if part.get("type") in ("reasoning", "other"):
-        # A signed item cannot be changed, only kept or dropped: it is dropped if anything in it must go.
+        # A signed item cannot be changed, only kept or dropped: it is dropped if redaction would change it.
         return part if value(redact, part.get("item")) == part.get("item") else None
     found = {name: item if name in _NAMES else value(redact, item) for name, item in part.items()}
     if isinstance(part.get("data"), bytes):
@@ -101,7 +102,7 @@ def _part(redact: Redact, part: Part) -> Part | None:
 
 
 def _body(redact: Redact, data: bytes) -> bytes:
-    """A file that reads as text is text, whatever it is called."""
+    """Redact a file that decodes as text, whatever its media type."""
     try:
         shown = data.decode()
     except UnicodeDecodeError:
@@ -116,7 +117,7 @@ def _result(redact: Redact, result: Any) -> Any:
 
 
 def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
-    """Arguments stay JSON: their texts are redacted one by one, and written anew only if one of them changed."""
+    """Redact the texts in the arguments one by one, and re-encode the JSON only if one of them changed."""
     repeated: list[str] = []
 
     def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,19 +129,19 @@ def _call(redact: Redact, call: ToolCallRequest) -> ToolCallRequest:
     except ValueError:
         return replace(call, arguments=text(redact, call.arguments))
     found = value(redact, given)
-    # A name that comes twice hides what it said first: only what was looked at is kept.
+    # json.loads keeps only the last value of a repeated name: re-encode, so that unredacted values are dropped.
     if found == given and not repeated:
         return call
     return replace(call, arguments=json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
 
 def clean(ports: Ports, given: Any) -> Any:
-    """Content as it will be stored, for who compares it with what is."""
+    """Return content as it will be stored, to compare with stored content."""
     return given if ports.redact is None or given is None else content(ports.redact, given)
 
 
 def content(redact: Redact, given: Content) -> Content:
-    """Any event's content."""
+    """Redact the content of any event."""
     plain = msgspec.to_builtins(given)
     found = {name: value(redact, item) for name, item in plain.items()}
     return given if found == plain else converted(found, type(given))

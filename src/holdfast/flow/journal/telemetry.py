@@ -1,7 +1,8 @@
-"""Telling telemetry of packs and calls. Whatever goes wrong there stays there: nothing that is told of ever fails.
+"""Report packs and calls to telemetry. A telemetry failure never fails the work that is reported.
 
-Telemetry is somebody else's code: a tracer, its processors, its exporter. An exception of theirs becomes a warning, and
-a warning that is made an error is dropped.
+Telemetry is foreign code: a tracer, its processors, its exporter. Its exceptions become warnings, and a warning that
+is configured as an error is dropped.
+
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from holdfast.records.usage import Usage
 
 @contextmanager
 def packing(ports: Ports) -> Iterator[Callable[[Packed], None]]:
-    """A span around the making of a pack; what it gives is to be told the pack."""
+    """Open a span around building a pack; yield a function that records the finished pack."""
     if ports.telemetry is None:
         yield _unheard
         return
@@ -36,7 +37,7 @@ def packing(ports: Ports) -> Iterator[Callable[[Packed], None]]:
 
 
 def told(ports: Ports, name: str, attributes: Mapping[str, Any]) -> None:
-    """A span for something that is over already."""
+    """Record a span for something that is already over."""
     if ports.telemetry is not None:
         with SafeSpan(ports.telemetry, name, attributes):
             pass
@@ -51,7 +52,7 @@ def call_begun(
     conversation: str | None = None,
     packed: Packed | None = None,
 ) -> None:
-    """A model is about to be called; to be told once for each call, after it was journaled."""
+    """Begin a model call's span; called once per call, after the intent is journaled."""
     if ports.telemetry is None:
         return
     try:
@@ -67,7 +68,7 @@ def call_begun(
 def call_ended(
     ports: Ports, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
 ) -> None:
-    """A model has answered, or failed with an error of this kind."""
+    """End a model call's span, with usage or the kind of its error."""
     if ports.telemetry is None:
         return
     try:
@@ -78,7 +79,7 @@ def call_ended(
 
 
 def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
-    """A tool is about to be called, for the first time or again."""
+    """Begin a tool call's span, for a first attempt or a retry."""
     if ports.telemetry is None:
         return
     try:
@@ -89,7 +90,7 @@ def tool_begun(ports: Ports, call: str, *, frame: str, name: str, conversation: 
 
 
 def tool_ended(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> None:
-    """A tool gave something, failed, or was given up."""
+    """End a tool call's span: returned, failed or interrupted."""
     if ports.telemetry is None:
         return
     try:
@@ -99,7 +100,7 @@ def tool_ended(ports: Ports, call: str, *, failed: bool, interrupted: bool) -> N
 
 
 class SafeSpan:
-    """A span that fails alone: what is done inside goes on, and raises what it raises."""
+    """A span whose own failures become warnings; exceptions of the work inside pass through."""
 
     __slots__ = ("_add", "_attributes", "_name", "_span", "_telemetry")
 
@@ -118,7 +119,7 @@ class SafeSpan:
         return self
 
     def tell(self, attributes: Callable[[], Mapping[str, Any]]) -> None:
-        """Add attributes to it."""
+        """Add attributes to the span."""
         if self._span is None or self._add is None:
             return
         try:
@@ -140,12 +141,12 @@ class SafeSpan:
 
 
 def _unheard(packed: Packed) -> None:
-    """Nobody listens."""
+    """Ignore the pack: there is no telemetry."""
 
 
 def _warn(error: Exception) -> None:
     try:
-        # Only what kind of error: its words may hold what was said.
+        # Only the kind of error: its message may quote user content.
         warnings.warn(f"Telemetry failed: {type(error).__name__}.", RuntimeWarning, stacklevel=3)
     except RuntimeWarning:
-        pass  # Whoever makes errors of warnings still gets the pack.
+        pass  # Warnings are errors here; the work goes on.

@@ -1,8 +1,9 @@
-"""Whole journals out and in: plain JSON lines that any program can read, and exact copies up to a cursor.
+"""Export and import of whole journals: plain JSON lines that any program can read, and exact copies up to a cursor.
 
-A line is an object with a `kind`: `journal` first, then `subject`, `artifact` and `event`
-lines. Bytes are base64. Facts and content are strings that hold the canonical bytes exactly
-as they are hashed, so that the chain can be verified after any number of copies.
+A line is an object with a `kind`: `journal` first, then `subject`, `artifact` and `event` lines. Bytes are base64.
+Facts and content are strings that hold the canonical bytes exactly as they are hashed, so that the chain can be
+verified after any number of copies.
+
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TEXT = ("facts", "content")
 
 
 def items(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[Item]:
-    """Everything a journal holds, as exact copies: subjects, artifacts, then events in order of their cursor."""
+    """Yield exact copies of everything in a journal: subjects, artifacts, then events in order of their cursor."""
     with ports.journal.snapshot():
         yield from _items(ports, until, progress)
 
@@ -54,7 +55,7 @@ def _items(ports: Ports, until: int | None, progress: Progress | None) -> Iterat
     cursors = {tenant: _events(ports, tenant, until) for tenant in ports.journal.tenants()}
     heads = {tenant: next(cursor, None) for tenant, cursor in cursors.items()}
     while any(heads.values()):
-        # Tenants are read apart, so that no query ever spans them, and merged by cursor.
+        # Tenants are read separately, so that no query ever spans them, and merged by cursor.
         tenant, event = min(((t, e) for t, e in heads.items() if e is not None), key=lambda pair: pair[1].seq)
         yield tenant, event
         heads[tenant] = next(cursors[tenant], None)
@@ -70,7 +71,6 @@ def _events(ports: Ports, tenant: str, until: int) -> Iterator[StoredEvent]:
 
 
 def _referred(ports: Ports, until: int) -> set[tuple[str, str]]:
-    """The artifacts that events up to a cursor refer to."""
     return {
         (tenant, name)
         for tenant in ports.journal.tenants()
@@ -80,7 +80,7 @@ def _referred(ports: Ports, until: int) -> set[tuple[str, str]]:
 
 
 def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
-    """The same items, as long as every event continues its stream's chain; refuses the first that does not."""
+    """Yield the items unchanged; refuse the first event that does not continue its stream's chain."""
     ends: dict[tuple[str, str], tuple[int, bytes]] = {}
     for tenant, item in copies:
         if isinstance(item, StoredEvent):
@@ -96,7 +96,7 @@ def unbroken(copies: Iterable[Item]) -> Iterator[Item]:
 
 
 def export_lines(ports: Ports, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
-    """A journal as JSON lines, without their line ends."""
+    """Yield a journal as JSON lines, without line ends."""
     header = {"kind": "journal", "format": FORMAT, "holdfast": __version__, "secret": _b64(ports.journal.secret)}
     yield _ENCODER.encode(header)
     for tenant, item in items(ports, until, progress):
@@ -121,7 +121,7 @@ def _line(tenant: str, item: StoredEvent | Subject | Artifact) -> dict[str, Any]
 
 
 def parse_lines(lines: Iterable[bytes]) -> tuple[bytes, Iterator[Item]]:
-    """The secret and the items of an export; refuses what is not one, and says where."""
+    """Return the secret and the items of an export; refuse an invalid one, naming the line."""
     numbered = enumerate(lines, 1)
     first = next(numbered, None)
     header = {} if first is None else _object(*first)

@@ -1,9 +1,9 @@
-"""verify: is everything stored what was stored, and does everything derived follow from it?
+"""Verify a journal: everything stored is intact, and everything derived follows from it.
 
-Goes stream by stream, so that memory follows the largest stream and not the journal. Every
-chain from its first event to its head, dense versions, rows against what the events
-project, states against what they fold, artifacts against their names, and then what only
-the backend can see. Whether every journaled pack can still be shown is looked at if asked for.
+Goes stream by stream, so that memory follows the largest stream and not the journal. Checks every chain from its
+first event to its head, dense versions, rows against projections of the events, states against folds, artifacts
+against their names, and the backend's own checks. On request, also rebuilds every journaled pack.
+
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE = 1_000
 
 
 def verify(ports: Ports, progress: Progress | None = None, *, packs: bool = False) -> Verified:
-    """Look at everything once; with `packs`, also whether every journaled pack is shown again as it was."""
+    """Check everything once; with `packs`, also that every journaled pack can be rebuilt as it was."""
     run = _Run(ports, progress, packs=packs)
     with ports.journal.snapshot():
         run.look()
@@ -107,7 +107,7 @@ class _Run:
         self._load(tenant, head.stream, state)
 
     def _pack(self, tenant: str, event: Event) -> None:
-        """A pack that names something which is not there, or comes out otherwise although nothing was erased."""
+        """Report a pack that names something missing, or that differs although nothing was erased."""
         try:
             rebuilt(self._ports, Acting(tenant=tenant), event)
         except HoldfastError as error:

@@ -1,1 +1,1 @@
-"""Packs: what a model call is shown, from where, why, and the same again later."""
+"""Packs: build the context of a model call, journal it, rebuild it later, and explain what it shows."""

@@ -1,7 +1,7 @@
-"""Briefs: set for a scope and a role, looked up field by field, and loaded again from where each piece came from.
+"""Briefs: set for a scope and a role, looked up field by field, and reloaded from the origin of each piece.
 
-A brief is an entry of `hf.state` under a reserved key, so it is versioned, searched for by nobody who has none, and
-erased with everything else. What a session was given as `system` and `tools` counts as its main brief.
+A brief is an entry of `hf.state` under a reserved key, so it is versioned and erased like any other entry.
+A session's `system` and `tools` settings count as its main brief.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from holdfast.records.scope import Address, Scope, parse_scope
 from holdfast.records.sessions import SessionState
 
 PREFIX: Final = f"{RESERVED}brief/"
-"""Reserved among the keys of every scope: nobody writes there by other means."""
+"""The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
 
 
 class Brief(Rendered, frozen=True, kw_only=True):
-    """A brief as it is shown, with where each piece of it came from and which of them are gone."""
+    """A brief as it is shown, with the origin of each piece and the pieces that are gone."""
 
     origins: tuple[Origin, ...]
     erased: tuple[str, ...]
@@ -59,7 +59,7 @@ def set_brief(
     tools: Sequence[Any] | None = None,
     key: str | None = None,
 ) -> None:
-    """The brief of a role in a scope, in place of the one that it had; with nothing given, it has none any more."""
+    """Replace the brief of a role in a scope; with nothing given, remove it."""
     where, name = Scope.of(scope), entry_key(role)
     if is_thread(where):
         raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
@@ -73,7 +73,7 @@ def set_brief(
 
 
 def entry_key(role: object) -> str:
-    """The key under which the brief of a role is kept."""
+    """Return the state key of a role's brief."""
     return PREFIX + check_id(role, "role")
 
 
@@ -81,7 +81,7 @@ def entry_key(role: object) -> str:
 
 
 def context_of(ports: Ports, acting: Acting, scope: Address, role: str) -> BriefContext:
-    """The brief that holds in a scope, as far as it was said by those who may instruct a model."""
+    """Return the brief that applies in a scope, limited to content trusted to instruct a model."""
     stream = Scope.of(scope).text
     session = parse_scope(stream).get("session")
     own = None if session is None else Scope.session(session).text
@@ -97,9 +97,9 @@ def brief(
     role: str = MAIN_ROLE,
     frame: FrameInfo | None = None,
 ) -> Brief:
-    """What a model in this role is told first. `session` and `scopes` are streams, `scopes` nearest first.
+    """Load the brief for a role. `session` and `scopes` are streams, `scopes` nearest first.
 
-    Every field comes from the nearest scope that says it for the role, else from the nearest that says it for main.
+    Each field comes from the nearest scope that sets it for the role, else from the nearest that sets it for main.
     """
     roles = tuple(dict.fromkeys((check_id(role, "role"), MAIN_ROLE)))
     state = None if session is None else current(ports, acting, session)
@@ -116,7 +116,7 @@ def brief(
 
 
 def are_set(ports: Ports, acting: Acting, scope: str) -> bool:
-    """Whether a scope has a brief for any role."""
+    """Return True if a scope has a brief for any role."""
     return bool(
         ports.journal.entries(acting.tenant, scope, EntryPage(now=ports.clock.now_ms(), prefix=PREFIX, limit=1))
     )
@@ -124,7 +124,7 @@ def are_set(ports: Ports, acting: Acting, scope: str) -> bool:
 
 def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
     def mark(id: str) -> str:
-        # The secret is read from the journal: only where there is something to put into a fence.
+        # Reading the secret costs a journal read, so do it only if something needs a fence.
         return marks(ports.journal.secret, acting.tenant)(id)
 
     shown = rendered(pieces, mark)
@@ -139,14 +139,14 @@ def _made(ports: Ports, acting: Acting, pieces: Sequence[Piece]) -> Brief:
 
 
 def _cut(piece: Piece) -> Piece:
-    """An entry says more than is taken from it: what is taken is noted, since once it is erased nobody could tell."""
+    """Note in an entry's origin which fields are taken from it: this could not be told once the entry is erased."""
     if piece.origin.part != "entry":
         return piece
     return replace(piece, origin=replace(piece.origin, cut=",".join(sorted(piece.fields))))
 
 
 def _entries(ports: Ports, acting: Acting, scope: str, roles: Sequence[str]) -> dict[str, Piece]:
-    """The briefs of some roles in a scope: one read where there are none."""
+    """Load a scope's briefs for some roles, with a single read if it has none."""
     if len(roles) > 1 and not are_set(ports, acting, scope):
         return {}
     found, now = {}, ports.clock.now_ms()
@@ -166,7 +166,7 @@ def _entry(stored: StoredEvent, now: int) -> Piece | None:
 
 
 def _settings(ports: Ports, acting: Acting, session: str, known: SessionState) -> list[Piece]:
-    """The system prompt and the tools that a session was given, as far as they are not erased."""
+    """Return the session's system prompt and tools, leaving out erased ones."""
     found = []
     if known.system is not None:
         found.append(_prompt(ports, acting, Origin(kind="brief", part="system", stream=session, first=known.system)))
@@ -176,7 +176,7 @@ def _settings(ports: Ports, acting: Acting, session: str, known: SessionState) -
 
 
 def _inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> Piece | None:
-    """What a frame was given, by the event that says so; nothing if there is nothing to show."""
+    """Return a frame's inputs as a piece; None if there are none to show."""
     if frame.inputs is None or frame.inputs is ERASED:
         return None
     place = place_of(ports, acting, frame.id)
@@ -188,7 +188,7 @@ def _inputs(ports: Ports, acting: Acting, frame: FrameInfo) -> Piece | None:
 
 
 def reload(ports: Ports, acting: Acting, origins: Sequence[Origin]) -> Brief:
-    """The brief that was made from these pieces, whatever was set since; what was erased says so."""
+    """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
     return _made(ports, acting, [_loaded(ports, acting, origin) for origin in origins])
 
 
@@ -230,7 +230,7 @@ def _given(ports: Ports, acting: Acting, origin: Origin) -> Piece:
     content = None if event is None else event.content
     said = {} if content is None or content is ERASED else {INPUTS: field(event, INPUTS)}
     piece = _piece(origin, event, said, [INPUTS])
-    # Whoever pushed it, what is in it may come from anywhere.
+    # Inputs may come from anywhere, so they are trusted at most as a user's, whoever pushed the frame.
     return replace(piece, trust=lowest(piece.trust, "user"))
 
 

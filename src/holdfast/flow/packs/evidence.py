@@ -1,11 +1,7 @@
-"""What a pack may show beside the conversation: evidence of a frame and memories, read and in order.
+"""Read what a pack may show besides the conversation: a frame's evidence, in order of importance, and memories.
 
-Whatever cannot be read is left out and said so; only what is critical must be there. What was excluded is not read.
-
-Copies of files and pages that journaled packs hold: what a model was shown of them, when others have changed since.
-
-A pack says which handle each copy came from. A handle that was inherited stands for the one that was first attached,
-so a child is shown what its ancestors were shown. Packs are read newest first, each once, and only as far as needed.
+Evidence that cannot be read is omitted and reported; only critical evidence must be readable. Excluded evidence is
+not read. Files and web pages that a journaled pack has shown are shown again from the copy that the pack holds.
 """
 
 from __future__ import annotations
@@ -41,19 +37,19 @@ from holdfast.records.packs import Decision, Origin
 from holdfast.records.recovery import HandleInfo
 
 MOST_READ = 256
-"""Handles that are read for one pack, at most."""
+"""The most handles that are read for one pack."""
 LEAST_READ = 400_000
-"""Characters of evidence that are read before the rest is not looked at: what is large must not hide what is small."""
+"""Characters of evidence always read before the rest is skipped: a large item must not hide small ones."""
 CHARACTERS_PER_TOKEN = 4
 _PRIORITIES = {score: name for name, score in PRIORITY_SCORE.items()}
 MEMORY_PRIORITY = "low"
 MOST_OF_OTHERS = "high"
-"""What evidence counts for at most that neither the system nor an operator wrote, whatever it was attached as."""
+"""The highest priority of evidence not written by the system or an operator, whatever it was attached with."""
 _WORD = re.compile(r"[^\W_]+")
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """Items to choose from, what became of the others, and texts from outside by the names of their artifacts."""
+    """Items to choose from, a report on the others, and outside texts by their artifact names."""
 
     items: tuple[Item, ...] = ()
     report: Report = Report()
@@ -61,7 +57,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> Gathered:
-    """Evidence of the frame, as far as it may be shown. It may be far away: nothing is held while it is fetched."""
+    """Read the frame's evidence as far as it may be shown. Hold no snapshot here: a source may be slow."""
     found = _Reading(ports, acting, seen, asked, room)
     if seen.frame is not None:
         found.read()
@@ -71,9 +67,9 @@ def gathered(ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) 
 
 
 def with_memories(ports: Ports, acting: Acting, seen: Seen, asked: Asked, known: Gathered) -> Gathered:
-    """The same with memories that go with what was asked last; a search that fails leaves them out.
+    """Add memories that match the query, or else the user's last question; a failed search adds none.
 
-    What makes vectors of a question may be far away as well: nothing is held while it is asked.
+    Hold no snapshot here: embedding the query may be slow.
     """
     limit, scopes = rules.recall_of(ports, acting, seen.line)
     limit = limit if asked.recall is None else asked.recall
@@ -104,7 +100,7 @@ def _memory(memory: Recalled, position: int) -> Item:
 
 
 class _Reading:
-    """One pack's reading of evidence."""
+    """The reader of one pack's evidence."""
 
     def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked, room: int) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
@@ -119,7 +115,7 @@ class _Reading:
         self.pins: dict[str, bytes] = {}
 
     def read(self) -> None:
-        """Handles in order of importance, until there is more than could be shown."""
+        """Read handles in order of importance, until there is more text than could be shown."""
         for number, (handle, stream) in enumerate(self._wanted()):
             priority = _PRIORITIES.get(handle.priority, "medium")
             if handle.id in self._asked.exclude and (priority != "critical" or self._asked.force_exclude):
@@ -132,7 +128,7 @@ class _Reading:
             self._take(handle, stream, priority)
 
     def _wanted(self) -> Iterator[tuple[HandleInfo, str]]:
-        """The frame's own handles, most important and newest first, then those of ancestors that were asked for."""
+        """Iterate over the frame's handles, most important and newest first, then over ancestors' included ones."""
         frame, stream = self._seen.frame, self._seen.actor
         assert frame is not None, "only frames have evidence"
         assert stream is not None, "a frame lives somewhere"
@@ -197,12 +193,12 @@ class _Reading:
         )
 
     def _relevance(self, text: str) -> float:
-        """The share of the question's words that a text has."""
+        """Return the share of the query's words that occur in a text."""
         if not self._words:
             return 0.0
         lowered = folded(text).lower()
         said = set(_WORD.findall(lowered))
-        # Of a language without spaces the question's words are pairs of letters.
+        # In languages without spaces the query's terms are pairs of letters.
         found = (word in said or (not word.isascii() and word in lowered) for word in self._words)
         return sum(found) / len(self._words)
 
@@ -220,7 +216,7 @@ class _Reading:
         )
 
     def gathered(self) -> Gathered:
-        """What came of it."""
+        """Return the items, the report and the texts to pin."""
         return Gathered(
             items=tuple(self.items),
             report=Report(
@@ -234,29 +230,29 @@ class _Reading:
 
 
 def _counting_as(priority: str, trust: str) -> str:
-    """Only what may instruct a model is something that every pack must show."""
+    """Lower "critical" for evidence that may not instruct a model: packs need not show it."""
     return priority if priority != "critical" or trust in TRUSTED else MOST_OF_OTHERS
 
 
 def described(description: str | Erased | None, text: str) -> str:
-    """What a handle says about its evidence, and the evidence."""
+    """Return the evidence preceded by its handle's description."""
     return f"{description}\n\n{text}" if isinstance(description, str) and description else text
 
 
 def _last_question(ports: Ports, acting: Acting, line: str) -> str:
-    """What a user said last; nothing where nothing was said at all, as in a frame that begins."""
+    """Return the user's last message; empty if the thread has none, as in a new frame."""
     return "" if current(ports, acting, line).line is None else recall.query_of(ports, acting, line)
 
 
 LOOK_BACK: Final = 1_000
-"""Packs of one line that are looked at for a copy."""
+"""The most packs of one thread that are searched for a copy."""
 
 Pieces = tuple[int, tuple[PackedPiece, ...]]
-"""When a pack was journaled, and the copies in it."""
+"""A pack's sequence number, and the copies in it."""
 
 
 class Copies:
-    """The copies that are within sight of one line and of the frames above it."""
+    """The copies visible to one thread and to the frames above it."""
 
     def __init__(self, ports: Ports, acting: Acting, seen: Seen) -> None:
         self._ports, self._acting, self._seen = ports, acting, seen
@@ -264,7 +260,7 @@ class Copies:
         self._lines: dict[str, tuple[list[Pieces], Iterator[Pieces]]] = {}
 
     def shown(self, handle: HandleInfo, stream: str) -> Resolved | None:
-        """A page as it was shown before, so that later calls are shown the same, or a file that is out of reach."""
+        """Return a page as it was shown before, so that later calls see the same, or a file out of reach; else None."""
         target = handle.target
         if handle.body is not None or not isinstance(target, str):
             return None
@@ -281,21 +277,21 @@ class Copies:
         return Resolved(text=text, trust="external", artifact=artifact, source="as it was shown before")
 
     def of(self, handle: HandleInfo, stream: str) -> str | None:
-        """The artifact that holds what a handle in a stream led to when it was journaled last; None if it never was."""
+        """Return the artifact last journaled for a handle in a stream; None if there is none."""
         began = (handle.source_stream or stream, handle.source_version or handle.version)
         attached = event_at(self._ports, self._acting, *began)
         since = 0 if attached is None else attached.seq
         for line in self._within_sight(handle, stream):
             for at, pieces in self._packs(line):
                 if at < since:
-                    break  # It was not there yet.
+                    break  # The handle was not attached yet.
                 for piece in pieces:
                     if piece.handle == handle.id and self._began(piece) == began:
                         return piece.artifact
         return None
 
     def _within_sight(self, handle: HandleInfo, stream: str) -> list[str]:
-        """Its own line, and for a handle from above those of its ancestors."""
+        """Return the handle's own thread, and for an inherited handle those of its ancestors."""
         frame = self._seen.frame
         own = frame is None or (stream == self._seen.actor and any(_is(one, handle) for one in frame.handles))
         if frame is None or (own and handle.source_stream is None):
@@ -306,7 +302,7 @@ class Copies:
         return self._above
 
     def _packs(self, line: str) -> Iterator[Pieces]:
-        """The packs of a line, newest first: those that were read already, then more."""
+        """Iterate over a thread's packs, newest first: those already read, then more."""
         if line not in self._lines:
             self._lines[line] = ([], self._read(line))
         known, more = self._lines[line]
@@ -320,7 +316,7 @@ class Copies:
             yield event.seq, tuple(piece for piece in event.facts.manifest if _is_copy(piece))
 
     def _began(self, piece: PackedPiece) -> tuple[str, int] | None:
-        """Where the handle that a piece was shown for was first attached."""
+        """Return the stream and version where the handle of a piece was first attached."""
         if piece.handle_stream is None or piece.handle_version is None:
             return None
         event = event_at(self._ports, self._acting, piece.handle_stream, piece.handle_version)
@@ -335,5 +331,5 @@ def _is(one: object, handle: HandleInfo) -> bool:
 
 
 def _is_copy(piece: PackedPiece) -> bool:
-    """An artifact that was attached as such is no copy: it is itself."""
+    """Return True if a piece is a copy. An artifact attached as such is not one."""
     return piece.kind == "evidence" and piece.artifact is not None and piece.part != "artifact"

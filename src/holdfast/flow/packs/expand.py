@@ -1,13 +1,8 @@
-"""Reading on where a pack stopped: what a name stands for, whole, as far as the line or the frame may see it.
+"""Expand a handle from a pack: the full text it names, as far as the thread or the frame may see it.
 
-A line sees what is said in it and what it shares with others, as it stands now: what was retracted or reset is not
-there any more. A frame sees its own line, the evidence that is attached to it, and what its last packs showed it of
-the evidence above it. Whatever else exists, whoever's id a model made up: it is not found. Messages are read a page at
-a time, as they are asked for.
-
-Which messages are nothing but an agent's looking for something: calls of some tools, or what those gave.
-
-Found again, they would say what was asked for and not what is known: what a tool found is said elsewhere.
+A thread sees its own and its shared messages that still stand. A frame sees its own thread, its attached evidence,
+and the evidence of ancestors that its last packs showed. Any other id, also one a model made up, is not found.
+Messages are read a page at a time, on demand.
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ NOTHING_SAID: Final = "(no words)"
 
 
 class Expanded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for. `trust` is the lowest of what it consists of."""
+    """The full text of a handle. `trust` is the lowest of its pieces."""
 
     id: str
     text: str
@@ -57,14 +52,14 @@ class Expanded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, piece by piece, each read when it is asked for."""
+    """The text of a handle piece by piece, each read on demand."""
 
     id: str
     pieces: Iterator[Piece]
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a search found, with the name to read it by."""
+    """A message found by a search, with the handle to read it by."""
 
     name: str
     who: str
@@ -73,7 +68,7 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expand(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Expanded:
-    """All that a name stands for, as one text of bounded size; NotFound if nothing here has that name."""
+    """Return the text of a handle, bounded in size; raise NotFound if nothing here has that name."""
     reading = read(ports, acting, line, handle, frame=frame)
     first, trust, size = next(reading.pieces), "system", 0
     following = next(reading.pieces, None)
@@ -90,7 +85,7 @@ def expand(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str |
 
 
 def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | None = None) -> Reading:
-    """What a name stands for; there is at least one piece. The words of a line come before evidence."""
+    """Return the pieces of a handle, at least one. Messages of the thread take precedence over evidence."""
     name = parse_handle(handle)
     pieces: Iterator[Piece] = iter(())
     first = None
@@ -99,7 +94,7 @@ def read(ports: Ports, acting: Acting, line: str, handle: str, *, frame: str | N
         first = next(pieces, None)
     except SessionNotFound:
         if frame is None:
-            raise  # In a frame it means that nothing was said there yet.
+            raise  # In a frame this means that nothing was said there yet.
     if first is None and frame is not None:
         names = (handle.strip(), name.id or str(name))
         first = _evidence(ports, acting, frame, names) or _from_above(ports, acting, line, frame, names)
@@ -122,7 +117,7 @@ def _of_line(ports: Ports, acting: Acting, line: str, name: Name) -> Iterator[Pi
 
 
 def _stretches(ports: Ports, acting: Acting, line: str, wanted: tuple[Stretch, ...]) -> Iterator[Piece]:
-    """What stands in a line of some stretches, oldest first."""
+    """Iterate over the messages of some stretches that still stand in a thread, oldest first."""
     known = segments(line, line_of(ports, acting, line))
     for stretch in wanted:
         for part in reversed(known):
@@ -134,7 +129,7 @@ def _stretches(ports: Ports, acting: Acting, line: str, wanted: tuple[Stretch, .
 
 
 def _by_id(ports: Ports, acting: Acting, line: str, id: str) -> Iterator[Piece]:
-    """A message by its id, or what a summary stands for."""
+    """Return a message by its id, or the messages that a summary covers."""
     if len(id) != ULID_CHARS:
         return iter(())
     try:
@@ -153,13 +148,13 @@ def _piece(message: Message, line: str, onwards: str | None) -> Piece:
 
 
 def _who(message: Message) -> str:
-    """Whose words they are, and of which day."""
+    """Describe a message by its role and day."""
     day = time.strftime("%Y-%m-%d", time.gmtime(message.timestamp / 1000))
     return f"{'tool result' if message.role == 'tool' else message.role}, {day}"
 
 
 def _words(message: Message) -> str:
-    """Everything that a message says: its text, calls and results; images and files by their kind."""
+    """Return the full text of a message: text, calls and results; images and files by their kind."""
     said = [message_text(message)]
     if message.text or message.tool_results:
         said += [f"{call.name}({call.arguments})" for call in message.tool_calls]
@@ -171,7 +166,7 @@ def _words(message: Message) -> str:
 
 
 def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) -> Piece | None:
-    """What one of the handles that are attached to a frame, or that it inherited, leads to."""
+    """Return the evidence of a handle that is attached to a frame, or inherited by it."""
     info = frame_info(ports, acting, frame)
     handle = next((one for one in info.handles if one.id in names and one.removed is None), None)
     if handle is None:
@@ -182,7 +177,7 @@ def _evidence(ports: Ports, acting: Acting, frame: str, names: tuple[str, ...]) 
 
 
 def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tuple[str, ...]) -> Piece | None:
-    """An ancestor's evidence, whole, as the frame's last packs showed it; not once it is detached or replaced."""
+    """Return an ancestor's evidence, uncut, if the frame's last packs showed it; None once detached or replaced."""
     for event in islice(journaled(ports, acting, line), LOOK_BACK):
         for piece in event.facts.manifest if event.facts.frame == frame else ():
             if piece.kind != "evidence" or piece.handle not in names:
@@ -199,9 +194,9 @@ def _from_above(ports: Ports, acting: Acting, line: str, frame: str, names: tupl
 def mentions(
     ports: Ports, acting: Acting, line: str, query: str, limit: int, *, own: frozenset[str] = frozenset()
 ) -> list[Mention]:
-    """Messages of a line that match, best first, each with some of its words.
+    """Search a thread and return matching messages, best first, each with a snippet.
 
-    What the tools in `own` were asked for and what they gave is left out: it is said elsewhere.
+    Calls and results of the tools in `own` are left out: what they found is said elsewhere.
     """
     looking = Looking(ports, acting, own)
     found = search_line(ports, acting, line, query, limit, counts=lambda event: not looking.is_all_of(event))
@@ -217,7 +212,7 @@ def mentions(
 
 
 def _excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
-    """The words of a message that fit best. One that says nothing is told by its calls, those of some tools aside."""
+    """Return the best matching words of a message; without text, its calls other than those in `own`."""
     message: Message = result.value
     excerpt = result.snippet
     if not told(message).strip():
@@ -227,18 +222,18 @@ def _excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:
 
 
 _UNSAID = frozenset({"call", "reasoning"})
-"""Parts that are not words: where a call stood among them, and what a provider wants back."""
+"""Parts that are not words: the position of a call, and reasoning that a provider wants back."""
 
 
 class Looking:
-    """What some tools were asked for and gave. Each round of a line is read once."""
+    """A filter for calls and results of some tools. Each round of a thread is read once."""
 
     def __init__(self, ports: Ports, acting: Acting, names: frozenset[str]) -> None:
         self._ports, self._acting, self._names = ports, acting, names
         self._rounds: dict[tuple[str, int], frozenset[str]] = {}
 
     def is_all_of(self, event: StoredEvent) -> bool:
-        """Whether a message holds nothing else."""
+        """Return True if a message holds nothing but calls or results of these tools."""
         if not self._names or event.type not in APPENDED:
             return False
         facts: MessageAppended = decode_facts(event.type, event.schema, event.facts)
@@ -255,7 +250,7 @@ class Looking:
         return all(call.get("name") in self._names for call in content.tool_calls or ())
 
     def _calls(self, stream: str, version: int) -> frozenset[str]:
-        """The ids of their calls in the message that a round begins with."""
+        """Return the ids of these tools' calls in the first message of a round."""
         place = (stream, version)
         if place not in self._rounds:
             self._rounds[place] = self._read(stream, version)

@@ -1,12 +1,7 @@
-"""What evidence leads to, by the kind of its handle, and the same text again for a pack that was journaled.
+"""Resolve handles to text, one resolver per kind, and reload the same text for a journaled pack.
 
-A handle may name anything, also something that a model made up: what is not there, not this tenant's, erased
-or not text is refused with a reason. A text is told again from where it came from, so that what was erased
-there is erased here.
-
-Readers of evidence, one for each kind of handle. Nothing is searched for: every place is read by its name.
-
-Texts from outside the journal, files and the web, are marked: only a copy of them can be shown again.
+A handle may name anything, even something a model made up: a target that is missing, another tenant's, erased or
+not text is refused with a reason. Text is always reloaded from its source, so erasing the source erases it here.
 """
 
 from __future__ import annotations
@@ -35,16 +30,16 @@ from holdfast.records.scope import Scope
 __all__ = ["Resolved", "most_trusted", "origin_of", "reload", "resolve"]
 
 MOST_REASON = 400
-"""Characters of a reason: it may repeat what was named, and that may be anything."""
+"""The most characters of a reason: it may quote the target, which may be anything."""
 
 
 def resolve(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> Resolved:
-    """What a handle of a frame leads to; EvidenceFailed, with the reason, if it cannot be read.
+    """Resolve a handle of a frame; raise EvidenceFailed with the reason if it cannot be read.
 
-    `frame_stream` is where the frame lives. What the journal itself cannot do now is raised as it is.
+    `frame_stream` is the frame's stream. Errors of the journal itself are raised unchanged.
     """
     if handle.source_stream is not None and handle.source_version is not None:
-        # It was inherited: what it names is meant as it was where it was first attached.
+        # An inherited handle is resolved as it was where it was first attached.
         frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
     try:
         found = _attached(frame_stream, handle) or _followed_up(ports, acting, frame_stream, handle)
@@ -60,7 +55,7 @@ def resolve(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo)
 
 
 def most_trusted(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str:
-    """How far evidence could be trusted at most, also where it cannot be read: by its kind, and by who wrote it."""
+    """Return the highest trust that evidence could have, by its kind and author, even if it cannot be read."""
     by_kind = KIND_TRUST.get(handle.kind, "system")
     target = handle.target
     if handle.body is not None or not isinstance(target, str):
@@ -71,12 +66,12 @@ def most_trusted(ports: Ports, acting: Acting, frame_stream: str, handle: Handle
         asked = Asked(ports=ports, acting=acting, stream=frame_stream, handle=handle, target=target)
         event = event_named(asked)
     except (Refused, Unsupported, Corrupt):
-        event = None  # It names nothing: then it is what whoever attached it says.
+        event = None  # The target names no event, so the trust of the handle decides.
     return lowest(handle.trust, by_kind, "system" if event is None else event_trust(event))
 
 
 def origin_of(frame_stream: str, handle: HandleInfo, found: Resolved) -> Origin:
-    """Where it came from, for a manifest. What is from outside has its artifact's name once a copy is kept."""
+    """Return the origin for a manifest. Outside text gets its artifact's name once a copy is stored."""
     return Origin(
         kind="evidence",
         stream=found.stream,
@@ -91,7 +86,7 @@ def origin_of(frame_stream: str, handle: HandleInfo, found: Resolved) -> Origin:
 
 
 def reload(ports: Ports, acting: Acting, origin: Origin) -> str | Erased:
-    """The very text that was shown, from where it came from; ERASED if it was erased since."""
+    """Reload the exact text that was shown, from its origin; ERASED if it was erased since."""
     if origin.artifact is not None:
         body = artifacts.read(ports, acting, origin.artifact)
         return ERASED if isinstance(body, Erased) else capped(text_of_bytes(body, origin.artifact))
@@ -105,7 +100,7 @@ def reload(ports: Ports, acting: Acting, origin: Origin) -> str | Erased:
 
 
 def _attached(frame_stream: str, handle: HandleInfo) -> Resolved | None:
-    """A body that was given with the handle: it is in the handle's own event, whatever else is named there."""
+    """Return the body given with the handle, if any: it is in the handle's own event and takes precedence."""
     if isinstance(handle.body, Erased) or isinstance(handle.target, Erased):
         raise Gone
     if handle.body is None:
@@ -132,7 +127,7 @@ def _followed_up(ports: Ports, acting: Acting, frame_stream: str, handle: Handle
 
 
 def _call_of(ports: Ports, acting: Acting, frame_stream: str, handle: HandleInfo) -> str | None:
-    """The call that a handle was attached for."""
+    """Return the id of the call that a handle was attached for."""
     event = event_at(ports, acting, frame_stream, handle.version)
     call: str | None = getattr(None if event is None else event.facts, "call", None)
     return call
@@ -146,18 +141,18 @@ _WORKERS_WORD: Final = {"worker_finding": "claim", "worker_learning": "insight"}
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handle led to, and where that can be read again."""
+    """The text of a handle, and the place to reload it from."""
 
     text: str
     trust: str
     stream: str | None = None
     version: int | None = None
-    """The event that holds it."""
+    """The version of the event that holds it."""
     artifact: str | None = None
     outside: bool = False
-    """Whether it came from a file or from the web, so that a copy must be kept to show it again."""
+    """True if it came from a file or the web, so that a copy must be stored to show it again."""
     entry: str | None = None
-    """Which part of the event it is: the key of an entry, one call of several, a worker's claim or insight."""
+    """The part of the event: the key of an entry, one call of several, a worker's claim or insight."""
     source: str
 
 
@@ -166,7 +161,7 @@ class Gone(Refused):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader is given: a handle of a frame that lives in `stream`, and what it points to."""
+    """The input of a resolver: a handle of a frame that lives in `stream`, and its target."""
 
     ports: Ports
     acting: Acting
@@ -183,7 +178,7 @@ def _event(asked: Asked) -> Resolved:
 
 
 def _tool_output(asked: Asked) -> Resolved:
-    """A message or an outcome by its id, or by the id of the call, whose outcome is in the frame's stream."""
+    """Resolve a message or an outcome by its id, or by its call's id if the outcome is in the frame's stream."""
     found = _stored(asked)
     if found is None:
         raw_id(asked.target[:80], "call")
@@ -196,7 +191,7 @@ def _tool_output(asked: Asked) -> Resolved:
 
 
 def _outcome(asked: Asked, stream: str, call: str) -> Event:
-    """How a call ended: its id is the key of its outcome."""
+    """Find the outcome of a call: it is journaled under a key made from the call's id."""
     for stored in asked.ports.journal.by_key(asked.acting.tenant, stream, f"{call}/end"):
         event = decode_event(stored)
         if event.type in _OUTCOMES and event.facts.call == call:
@@ -222,7 +217,7 @@ def _named(asked: Asked) -> Event:
 
 
 def _stored(asked: Asked) -> Event | None:
-    """An event by its id, or as `stream@version`."""
+    """Find an event by its id, or as `stream@version`."""
     ports, acting, target = asked.ports, asked.acting, asked.target
     stream, at, number = target.rpartition("@")
     if at:
@@ -234,9 +229,9 @@ def _stored(asked: Asked) -> Event | None:
 
 
 def event_named(asked: Asked) -> Event | None:
-    """The event that a target names, whatever became of its content; None if there is none, or it names something else.
+    """Find the event that a target names, erased or not; None if there is none or it names something else.
 
-    Of an entry it is the newest change, which may be that it was deleted.
+    For an entry this is the newest change, which may be its deletion.
     """
     kind, _, rest = asked.target.partition(":")
     if asked.handle.kind == "event_ref":
@@ -249,7 +244,7 @@ def event_named(asked: Asked) -> Event | None:
 
 
 def _told(asked: Asked, event: Event, part: str | None = None) -> Resolved:
-    """What an event says; where its body is a message, that is where it is read."""
+    """Resolve the text of an event; if its body is a message, read that message."""
     trust, facts = event_trust(event), event.facts
     if event.type in _OUTCOMES and getattr(facts, "stream", None) and facts.message:
         message = event_at(asked.ports, asked.acting, facts.stream, facts.message)
@@ -268,7 +263,7 @@ def _told(asked: Asked, event: Event, part: str | None = None) -> Resolved:
 
 
 def text_of(ports: Ports, acting: Acting, event: Event, part: str | None) -> str | Erased | None:
-    """What an event says: a function of the event alone, so that it can be told again."""
+    """Return an event's text: a function of the event alone, so that it can be reloaded."""
     if event.type != "message.appended":
         text = event_text(event, part)
         return capped(text) if isinstance(text, str) else text
@@ -290,7 +285,7 @@ def _artifact(asked: Asked) -> Resolved:
 
 
 def text_of_bytes(body: bytes, name: str) -> str:
-    """An artifact as text."""
+    """Decode an artifact as text; refuse bytes that are not UTF-8."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -325,7 +320,7 @@ def _document(asked: Asked) -> Resolved:
 
 
 def _entry(asked: Asked, given: str, key: str) -> Resolved:
-    """What is stored in `hf.state`, as a document: transient entries are not, as nobody could read them again."""
+    """Resolve an entry of `hf.state`. Transient entries are not found, as they could not be read again later."""
     ports, tenant = asked.ports, asked.acting.tenant
     scope, key = Scope.of(given).text, check_entry_key(key)
     stored = ports.journal.entry(tenant, scope, key)
@@ -352,7 +347,7 @@ def _url(asked: Asked) -> Resolved:
 
 
 def _outside(asked: Asked, read: Callable[[], str], source: str) -> Resolved:
-    """A text that somebody else's code gives: whatever goes wrong there is a reason, and redaction comes first."""
+    """Read text through a caller's document or fetch port: any error becomes a reason, and the text is redacted."""
     try:
         text = read()
     except HoldfastError as error:

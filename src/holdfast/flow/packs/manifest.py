@@ -1,7 +1,7 @@
-"""Packs in the journal: written when a model is about to be called, with where each piece came from.
+"""Journal packs: each is written when a model is about to be called, with the origin of every piece.
 
-A pack belongs to the line that it shows, and each names the one before it, so the last ones are found at once. Its id
-is that of its event, and a call's id is that of its request: both are found by point reads.
+A pack belongs to the thread it shows and names the pack before it, so the last ones are found at once. Its id is
+its event's id, and a call's id is its request's: both are found by point reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from holdfast.records.settings import Settings
 
 PACKED = "context.packed"
 LOOK_BACK = 16
-"""Packs that are looked at for the last one of a kind."""
+"""The most packs searched for the last one of a kind."""
 
 Follows = Mapping[tuple[str, int], tuple[str, int]]
 
@@ -49,7 +49,7 @@ class SaidMeanwhile(Conflict):
 def last_of(
     ports: Ports, acting: Acting, line: str, state: StreamState, window: WindowKey, newest: Event | None = None
 ) -> ContextPacked | None:
-    """The last journaled pack of a line that had this role, layout, tokenizer and budget."""
+    """Return the thread's last journaled pack with this role, layout, tokenizer and budget."""
     for number, event in enumerate(journaled(ports, acting, line, state, newest)):
         facts: ContextPacked = event.facts
         if (facts.role, facts.layout, facts.tokenizer, facts.asked) == (
@@ -65,7 +65,7 @@ def last_of(
 
 
 def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
-    """Whether anything was erased after the journal stood at a cursor."""
+    """Return True if anything was erased after the journal stood at a cursor."""
     newest = Query(tenant=acting.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1)
     return any(event.seq > cursor for event in ports.journal.read(newest))
 
@@ -73,7 +73,7 @@ def erased_since(ports: Ports, acting: Acting, cursor: int) -> bool:
 def journaled(
     ports: Ports, acting: Acting, line: str, state: StreamState | None = None, newest: Event | None = None
 ) -> Iterator[Event]:
-    """The packs of a line, newest first, each read when it is asked for; the newest may be at hand already."""
+    """Iterate over a thread's packs, newest first, each read on demand; `newest` may be passed in if loaded."""
     known = current(ports, acting, line) if state is None else state
     at = 0 if known.line is None else known.line.packed
     while at:
@@ -97,9 +97,9 @@ def begin(
     key: str | None = None,
     newest: int | None = None,
 ) -> str:
-    """Journal a pack and that a model is called with it; gives the call's id.
+    """Journal a pack and the start of a model call with it; return the call's id.
 
-    `digest` names what is shown, and `newest` is the last message then.
+    `digest` names the content shown, and `newest` is the version of the last message at that time.
     """
     _check(ports, acting, packed, frame)
     pack_id = ulid_text(ports.ids.ulid())
@@ -139,7 +139,7 @@ def begin(
     if changed.repeated:
         artifacts.withdraw(ports, acting, placed)
     made = _call_of(changed, frame)
-    if made == call and frame is not None:  # A call outside of frames has no end that is journaled.
+    if made == call and frame is not None:  # A call outside of frames has no journaled end.
         telemetry.call_begun(ports, call, frame=frame, model=model or packed.model, conversation=line, packed=packed)
     return made
 
@@ -154,12 +154,12 @@ def _same(
 ) -> Any:
     if frame is None:
         return like("context.packed", digest=facts.digest)
-    # Not by what was shown: who begins again after a crash goes on with the same call, whatever was said meanwhile.
+    # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
     return like("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
 
 
 def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> None:
-    """Refuse a pack of the past, and one that is not of what this call is for."""
+    """Refuse a pack of the past, and one that was not made for this call."""
     if packed.metadata.reconstructed or packed.metadata.pack_id is not None:
         raise InvalidValue("This pack is of the past. Make one with pack() for a new call.")
     made_for, line = packed.metadata.frame_id, packed.metadata.scope
@@ -169,14 +169,14 @@ def _check(ports: Ports, acting: Acting, packed: Packed, frame: str | None) -> N
         return
     raw_id(frame)
     within = parse_scope(stream_of(ports, acting, frame)).get("session")
-    # A frame of no session may well work for one; one that is within a session works for that.
+    # A frame outside any session may work for one; a frame within a session works for that session only.
     session_s = made_for is None and (within is None or visibility.line_of_frame(ports, acting, frame) == line)
     if made_for != frame and not session_s:
         raise InvalidValue(f"This pack shows {line}, which is not what frame {frame} sees. Make one for this frame.")
 
 
 def _shown(state: StreamState, facts: ContextPacked, packed: Packed, newest: int | None) -> list[Draft]:
-    """The pack in its line's stream, and counts that it was the first to need."""
+    """Return the events for the thread: the pack, and the token counts that it was the first to need."""
     if newest is not None and state.line is not None and state.line.newest != newest:
         raise SaidMeanwhile("Something was said since this pack was made. Make another one.")
     if state.line is not None and state.line.ended and not state.line.fresh:
@@ -237,11 +237,11 @@ def _facts(ports: Ports, packed: Packed, digest: str, pack: str, call: str, fram
 
 
 def _is_copy(piece: PackedPiece) -> bool:
-    """Whether an artifact is a text from outside. What is somebody's own is not held: it goes when they are erased."""
+    """Return True if an artifact is a copy of outside text. Other artifacts are not held: erasure removes them."""
     return piece.kind == "evidence" and piece.part != "artifact"
 
 
 @lru_cache(maxsize=16)
 def settings_digest(settings: Settings) -> str:
-    """A short name for how packs were set up."""
+    """Return a short digest of the settings."""
     return hashlib.sha256(encode(msgspec.to_builtins(settings))).hexdigest()[:16]

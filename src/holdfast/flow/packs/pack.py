@@ -1,7 +1,7 @@
-"""Packs: what one model call is shown, within its budget. A read: nothing is written, whatever it finds.
+"""Build a pack: the context of one model call, within its token budget. Read-only.
 
-The work follows the budget and not the history: counts come with the rows, and bodies are read only of what may be
-shown. What was read stays in memory as a hint, so that the next pack reads what is new.
+The work follows the budget, not the history: token counts come with the rows, and bodies are read only for
+messages that may be shown. The tail that was read is cached, so the next pack reads only what is new.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from holdfast.records.packs import CompactionLevel, ContextPackMetadata, Packed,
 from holdfast.records.scope import parse_scope
 
 CHARACTERS_PER_TOKEN = 6
-"""Of prose, at most: what is abbreviated to so many characters takes no fewer tokens."""
+"""The most characters of prose per token: a text cut to n characters takes at least n / 6 tokens."""
 LEAST_COUNTED = 200
-"""A message is counted for as many tokens at least, so that reading comes to an end."""
+"""The lower bound of `max_message_tokens`, the cap per message while reading back, so that reading ends."""
 
 
 def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
-    """What is shown of a line, within a budget; by default, the model's window less room for its answer."""
+    """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
     with telemetry.packing(ports) as tell:
         check_asked(asked)
-        # Before anything is held: a page of the web may take its time, and so may an embedder.
+        # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
         found = evidence.gathered(ports, acting, seen, asked, _most(seen, asked))
         found = evidence.with_memories(ports, acting, seen, asked, found)
         with ports.journal.snapshot():
@@ -57,12 +57,12 @@ def pack(ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> Packed:
 
 
 def _most(seen: Seen, asked: Asked) -> int:
-    """The tokens that evidence could take at all."""
+    """Return the most tokens that evidence could take."""
     return asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
 
 
 class _Counting(msgspec.Struct, frozen=True):
-    """How tokens are counted for this pack."""
+    """The tokenizer, model and framing that count this pack's tokens."""
 
     tokenizer: Tokenizer
     info: ModelInfo
@@ -70,14 +70,14 @@ class _Counting(msgspec.Struct, frozen=True):
     kept_as: str
 
     def count(self, message: Message) -> int:
-        """The tokens of one message, as they are known or counted now."""
+        """Return the tokens of one message, from the stored count if it was made in the same way."""
         if message.tokens is not None and message.tokenizer == self.kept_as:
             return message.tokens
         return message_tokens(message, self.tokenizer.count, self.framing)
 
 
 class _Packing:
-    """One pack in the making."""
+    """The builder of one pack."""
 
     def __init__(self, ports: Ports, acting: Acting, seen: Seen, asked: Asked) -> None:
         self._ports, self._acting, self._seen, self._asked = ports, acting, seen, asked
@@ -87,7 +87,7 @@ class _Packing:
         self._wanted, self._budget, self._limited_by = self._limits()
 
     def made(self, found: evidence.Gathered) -> Packed:
-        """The best that fits."""
+        """Build the best pack that fits."""
         brief, first = self._briefed()
         notes = note_segments(brief.notes, self._counting.count)
         fixed = first.estimated_tokens + sum(note.estimated_tokens for note in notes)
@@ -136,7 +136,7 @@ class _Packing:
         return _Counting(tokenizer, info, framing, counted_as(tokenizer.name, framing))
 
     def _limits(self) -> tuple[int, int, str | None]:
-        """What was asked for, what may be taken, and what makes that less."""
+        """Return the requested budget, the allowed budget, and the name of the limit that lowered it, if any."""
         frame, actor = self._seen.frame, self._seen.actor
         asked = self._asked.budget
         if frame is None or actor is None:
@@ -147,7 +147,8 @@ class _Packing:
         wanted = most if asked is None else asked
         budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
         if asked is None and most == self._counting.info.input_budget:
-            budget = self._calibrated()  # The frame may show what its model takes, and nobody said how much that is.
+            # No budget was given, and the frame may use its model's whole window: use the calibrated one.
+            budget = self._calibrated()
         available = frame.tokens.available
         if available is not None and available < budget:
             budget, limited_by = available, "available"
@@ -160,7 +161,7 @@ class _Packing:
         return wanted, budget, limited_by
 
     def _calibrated(self) -> int:
-        """What the model takes, in tokens as they are counted here: what was reported says how far off those are."""
+        """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
         counting = self._counting
         factor = models(self._ports).calibration(
             counting.info.name, counting.tokenizer.name, tenant=self._acting.tenant
@@ -169,10 +170,10 @@ class _Packing:
         return most if factor is None else max(int(most / factor), 1)
 
     def _briefed(self) -> tuple[Brief, Segment]:
-        """The brief and its segment, from memory as long as nothing was written where it comes from."""
+        """Load the brief and its segment, from the cache as long as its scopes have not changed."""
         heads = [self._ports.journal.head(self._acting.tenant, scope) for scope in self._seen.scopes]
         there = [(scope, head.version) for scope, head in zip(self._seen.scopes, heads, strict=True) if head]
-        # Where a frame lives much is written that is no brief: whether there is one is looked at, not the version.
+        # A frame's own stream changes all the time without touching briefs: `_has_own_brief` checks it instead.
         versions = [at for at in there if at[0] != self._seen.actor]
         place = (
             self._acting.tenant,
@@ -193,18 +194,19 @@ class _Packing:
         )
         segment = self._brief_segment(brief)
         if remembered is not None and not any(origin.part == "entry" for origin in brief.origins):
-            remembered.put(place, (versions, brief, segment))  # Entries may end by themselves: those are looked at.
+            # A brief with entries is not cached: entries may expire without an event.
+            remembered.put(place, (versions, brief, segment))
         return brief, segment
 
     def _has_words_of_its_own(self) -> bool:
-        """Whether the brief of a frame says something that is told nobody but what works in its stream."""
+        """Return True if the frame's brief holds something that only its own stream provides."""
         frame, actor = self._seen.frame, self._seen.actor
         if frame is None or actor is None:
             return False
         return frame.inputs is not None or briefs.are_set(self._ports, self._acting, actor)
 
     def _brief_segment(self, brief: Brief) -> Segment:
-        """The system prompt and tools, which are beside the messages, and what goes around a request."""
+        """Return the segment of the system prompt and tools, which are sent apart from the messages."""
         counting = self._counting
         tokens = system_tokens(brief.system, counting.tokenizer.count, counting.framing)
         tokens += tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
@@ -237,7 +239,7 @@ class _Packing:
         )
 
     def _crumbs(self) -> list[visibility.Crumb]:
-        # What a turn is for stands in its conversation, and would change the beginning of every pack.
+        # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if self._seen.frame is None or self._seen.frame.turn is not None:
             return []
         return visibility.breadcrumbs(self._ports, self._acting, self._seen.frame.id)
@@ -274,7 +276,7 @@ class _Packing:
         )
 
     def _brief_parts(self, brief: Brief, fixed: int) -> tuple[Part, ...]:
-        """What the brief takes, told apart for who must make it smaller."""
+        """Return the brief's tokens by part, for the error that says what to shorten."""
         counting = self._counting
         tools = tools_tokens(brief.tools, counting.tokenizer.count, counting.framing)
         fewer = (
@@ -311,7 +313,7 @@ class _Packing:
             ) from None
 
     def _still_the_same(self, before: ContextPacked | None, ending: Ending, brief: Brief) -> tuple[PackedPiece, ...]:
-        """What the last pack consisted of; nothing if something was erased since, which is shown otherwise now."""
+        """Return the last pack's pieces; none if content shown here was erased since, as it now renders differently."""
         if before is None:
             return ()
         gone = bool(brief.erased) or any(message.erased for message in ending.messages)
@@ -336,7 +338,7 @@ class _Packing:
 
 
 def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
-    """Where the line stands. A frame may not have said anything yet; a session that is not there is refused."""
+    """Return the thread's state. A frame's private thread may not exist yet; a missing session is refused."""
     state = current(ports, acting, seen.line)
     if state.line is None and (seen.frame is None or visibility.is_thread(parse_scope(seen.line))):
         line_of(ports, acting, seen.line)
@@ -344,7 +346,7 @@ def _line_state(ports: Ports, acting: Acting, seen: Seen) -> StreamState:
 
 
 def _hidden(ending: Ending, messages: int) -> bool:
-    """Whether a line has messages that are neither at hand nor covered by a summary that is."""
+    """Return True if the thread has messages that are neither loaded nor covered by a loaded summary."""
     at_hand = sum(1 for place in ending.places if not summaries.is_covered(place, ending.summaries))
     return messages > at_hand + sum(summary.messages for summary in ending.summaries)
 
@@ -354,7 +356,7 @@ def _has_history_tools(brief: Brief) -> bool:
 
 
 def follows(ending: Ending) -> dict[tuple[str, int], tuple[str, int]]:
-    """Which message comes after which on the line, where nothing lies between them."""
+    """Map each loaded message to the one directly after it in the thread."""
     found: dict[tuple[str, int], tuple[str, int]] = {}
     begun, previous = False, ("", 0)
     for place in ending.places:

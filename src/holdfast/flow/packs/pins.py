@@ -1,4 +1,4 @@
-"""What stays in every pack: the first instructions, and what is pinned with the calls and results that go with it."""
+"""Find the messages that stay in every pack: leading instructions, and pinned messages with their calls and results."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.records.events.sessions import Segment
 
 INSTRUCTIONS = frozenset({"system", "developer"})
 FIRST = 4
-"""How many messages at the beginning of a line are looked at."""
+"""The number of messages at the beginning of a thread that are checked for instructions."""
 NEAR = 64
-"""How many messages around a pinned one are searched for the calls and results that go with it."""
+"""The number of messages around a pinned one that are searched for its calls and results."""
 
 
 def with_pinned(
     ports: Ports, acting: Acting, stream: str, found: Sequence[Place], first: Sequence[Place]
 ) -> list[Place]:
-    """Some places of a line, its first instructions and what is pinned, oldest first, each once."""
+    """Add leading instructions and pinned rounds to some places of a thread; oldest first, each once."""
     line = segments(stream, line_of(ports, acting, stream))
     kept = {(place.stream, place.version): place for place in found}
     kept.update({(place.stream, place.version): place for place in first})
@@ -31,7 +31,7 @@ def with_pinned(
 
 
 def leading(ports: Ports, acting: Acting, stream: str) -> Iterator[Place]:
-    """Instructions that stand at the very beginning of a line, as they do in lists that hold their system prompt."""
+    """Iterate over the instructions at the very beginning of a thread, as in lists that include their system prompt."""
     first = islice(places_after(ports, acting, stream, page=FIRST), FIRST)
     return takewhile(lambda place: place.row["role"] in INSTRUCTIONS, first)
 
@@ -45,7 +45,7 @@ def _pinned(ports: Ports, acting: Acting, line: Sequence[Segment]) -> Iterator[P
 
 
 def _round(ports: Ports, acting: Acting, stream: str, place: Place) -> list[Place]:
-    """A message with the calls that it answers, and with the results of all these calls."""
+    """Return a message with the calls it answers, and with the results of all these calls."""
     found = [place]
     if place.row["role"] == "tool":
         wanted = set(facts_of(ports, acting, place).answers)
@@ -59,7 +59,7 @@ def _round(ports: Ports, acting: Acting, stream: str, place: Place) -> list[Plac
 
 
 def _results(ports: Ports, acting: Acting, stream: str, head: Place) -> Iterator[Place]:
-    """The messages that answer the calls of one, as far as they are near it."""
+    """Iterate over the messages near `head` that answer its calls."""
     wanted = _made(ports, acting, head)
     for one in islice(places_after(ports, acting, stream, head), NEAR):
         if one.row["role"] == "tool" and wanted & (answers := set(facts_of(ports, acting, one).answers)):

@@ -1,9 +1,7 @@
-"""A journaled pack, shown again exactly as it was: every piece read from where it came from, in O(pack).
+"""Rebuild a journaled pack exactly as it was shown, reading every piece from its origin, in O(pack).
 
-Nothing of today's settings, windows or strategies takes part, so it is the same after the packer has changed. What
-was erased since is shown as erased; anything else that differs means that the journal is damaged, and is said so.
-
-One piece of a journaled pack, read again from where it came from. What was erased since says so.
+Today's settings, windows and strategies take no part, so later releases rebuild the same pack. Content erased
+since is shown as erased; any other difference means a damaged journal, and raises `Corrupt`.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ from holdfast.records.sessions import Summary
 
 
 def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None) -> Packed:
-    """The pack that a call was given, by the id of the call or of the pack; of one session only, if that is named."""
+    """Rebuild the pack of a call, by the id of the call or of the pack; only of `session`, if given."""
     event = packed_event(ports, acting, call)
     if session is not None and session_behind(ports, acting, event.stream) != session:
         raise CallNotFound(
@@ -69,7 +67,7 @@ def pack_at(ports: Ports, acting: Acting, call: str, session: str | None = None)
 
 
 def packed_event(ports: Ports, acting: Acting, call: str) -> Event:
-    """The event of the pack that a call was given."""
+    """Return the event of the pack that a call was given."""
     stored = ports.journal.event(acting.tenant, raw_id(call, "call"))
     if stored is not None and stored.type == "model.requested":
         pack = decode_event(stored).facts.pack
@@ -82,7 +80,7 @@ def packed_event(ports: Ports, acting: Acting, call: str) -> Event:
 
 
 def rebuilt(ports: Ports, acting: Acting, event: Event) -> Packed:
-    """A journaled pack as it was shown."""
+    """Rebuild a journaled pack as it was shown."""
     facts: ContextPacked = event.facts
     if facts.renderer > RENDERER:
         raise NewerSchema("This pack was made by a later release. Install that one to see it.")
@@ -91,7 +89,7 @@ def rebuilt(ports: Ports, acting: Acting, event: Event) -> Packed:
 
 
 class _Rebuilding:
-    """One pack, piece by piece."""
+    """The rebuilder of one pack, piece by piece."""
 
     def __init__(self, ports: Ports, acting: Acting, event: Event) -> None:
         self._ports, self._acting, self._event = ports, acting, event
@@ -114,7 +112,7 @@ class _Rebuilding:
         return message_tokens(message, self._tokenizer.count, self._framing)
 
     def made(self) -> Packed:
-        """All of it; refuses what is neither the same nor erased."""
+        """Rebuild the whole pack; raise Corrupt if it differs without an erasure."""
         brief = briefs.reload(self._ports, self._acting, [origin_of(one) for one in self._brief_pieces()])
         self._erased += brief.erased
         self._notes = note_segments(brief.notes, self._count)
@@ -131,10 +129,10 @@ class _Rebuilding:
         return [piece for piece in self._facts.manifest if piece.kind == "brief" and piece.part != "note"]
 
     def _grouped(self) -> list[list[PackedPiece]]:
-        """Pieces of one segment together: a brief and breadcrumbs have several."""
+        """Group the pieces of one segment: a brief and breadcrumbs have several."""
         found: list[list[PackedPiece]] = []
         if not self._brief_pieces():
-            found.append([])  # There was nothing to say, and it was said first.
+            found.append([])  # The brief was empty; its segment still comes first.
         for piece in self._facts.manifest:
             several = piece.kind == "breadcrumb" or (piece.kind == "brief" and piece.part != "note")
             if several and found and found[-1] and (found[-1][0].kind, found[-1][0].id) == (piece.kind, piece.id):
@@ -190,7 +188,7 @@ class _Rebuilding:
     # the conversation
 
     def _conversation(self) -> dict[tuple[str, int], list[Message]]:
-        """Every round that was shown, by the place of its first message, made valid as it was then."""
+        """Load every round shown, by the place of its first message, repaired as it was then."""
         runs = [piece for piece in self._facts.manifest if piece.kind == "conversation" and piece.part is None]
         streams = list(dict.fromkeys(piece.stream for piece in runs))
         loaded: dict[tuple[int, int], Message] = {}
@@ -315,7 +313,7 @@ class _Rebuilding:
 
 
 def _tokenizer(ports: Ports, name: str, instead: str) -> Tokenizer:
-    """What it was counted with, or what the model is counted with if this process was not given that one."""
+    """Return the tokenizer used then, or the model's if this process does not have that one."""
     try:
         return models(ports).tokenizer(name)
     except InvalidValue:
@@ -328,11 +326,11 @@ def _is_mark(message: Message) -> bool:
 
 PAGE = 256
 UNKNOWN_STATUS = "unknown"
-"""What a frame was doing when it was packed is not journaled with the pack."""
+"""A frame's status at the time of packing is not journaled with the pack."""
 
 
 def origin_of(piece: PackedPiece) -> Origin:
-    """Where a piece came from."""
+    """Return the origin of a piece."""
     kind: str = piece.kind
     found: Origin = converted(
         {name: getattr(piece, name) for name in Origin.__struct_fields__ if name != "kind"} | {"kind": kind}, Origin
@@ -341,7 +339,7 @@ def origin_of(piece: PackedPiece) -> Origin:
 
 
 def messages_of(ports: Ports, acting: Acting, piece: PackedPiece) -> list[Message]:
-    """The messages of a run, whole, oldest first."""
+    """Load the messages of a run, uncut, oldest first."""
     found: list[Event] = []
     after, last = (piece.first or 1) - 1, piece.last or 0
     while after < last:
@@ -355,7 +353,7 @@ def messages_of(ports: Ports, acting: Acting, piece: PackedPiece) -> list[Messag
 
 
 def memory_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
-    """What a memory says, uncut, and whether it was erased."""
+    """Load the text of a memory, uncut, and return True with it if it was erased."""
     event = event_at(ports, acting, origin.stream or "", origin.first or 0)
     passage = None
     if event is not None and event.content is not ERASED:
@@ -364,7 +362,7 @@ def memory_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool
 
 
 def evidence_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
-    """What evidence says with its description, uncut, and whether it was erased."""
+    """Load evidence with its description, uncut, and return True with it if it was erased."""
     text = handles.reload(ports, acting, origin)
     if text is ERASED or not isinstance(text, str):
         return ERASED_TEXT, True
@@ -373,14 +371,14 @@ def evidence_text(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bo
 
 
 def _attached(ports: Ports, acting: Acting, origin: Origin) -> Event | None:
-    """Where the handle of evidence was attached first."""
+    """Return the event that first attached the handle of the evidence."""
     if origin.handle_stream is None or origin.handle_version is None:
         return None
     return held_event(ports, acting, origin.handle_stream, origin.handle_version)
 
 
 def source_of(ports: Ports, acting: Acting, origin: Origin) -> str | None:
-    """Where evidence came from, in words; None if what it named was erased."""
+    """Describe the source of evidence; None if the target was erased."""
     attached = _attached(ports, acting, origin)
     if origin.artifact is not None:
         target = origin.artifact[:12] if origin.part == "artifact" else field(attached, "target")
@@ -396,16 +394,16 @@ def source_of(ports: Ports, acting: Acting, origin: Origin) -> str | None:
 
 
 def _outside(target: str) -> str:
-    """A file by its path, a page by its address."""
+    """Describe a file by its path, a page by its address."""
     return f"file {target.removeprefix(FILE)}" if target.startswith(FILE) else target
 
 
 def crumb_at(ports: Ports, acting: Acting, origin: Origin) -> tuple[FrameBreadcrumb, bool]:
-    """A frame as a breadcrumb shows it, and whether its goal was erased."""
+    """Load a breadcrumb, and return True with it if its goal was erased."""
     goal, gone = visibility.reload_breadcrumb(ports, acting, origin)
     event = event_at(ports, acting, origin.stream or "", origin.first or 0)
     frame = "" if event is None else str(event.facts.frame)
     depth = getattr(None if event is None else event.facts, "depth", None)
-    if depth is None and frame:  # The goal was given anew later; how deep a frame is never changes.
+    if depth is None and frame:  # The event only changed the goal; the depth never changes.
         depth = row_of(ports, acting, frame)[1]["depth"]
     return FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS), gone

@@ -1,14 +1,7 @@
-"""The end of a conversation, as far back as a budget reaches: read once, then only what was said since.
+"""Read the tail of a thread as far back as a budget reaches; after the first read, only what is new.
 
-What is kept in memory is a hint. It is used only if the stream says that nothing but messages came since, that the
-summaries are the same, and that nothing was erased anywhere; else it is read anew.
-
-What a live turn answers: the message that began it, and those that joined it.
-
-However long a turn gets, a model that is shown a tool's result and no question does not know what it is for. So no pack
-of the turn is without the first and the newest of them; the others are at hand for as long as there is room.
-
-What messages cost with a tokenizer: as their rows say, as somebody counted them before, else counted now.
+The cached tail is a hint. It is used only if nothing but messages was appended since, the summaries are the same
+and nothing was erased; otherwise the tail is read again. A turn's first and newest questions always stay in it.
 """
 
 from __future__ import annotations
@@ -39,57 +32,57 @@ from holdfast.records.scope import Scope
 from holdfast.records.sessions import Line, Summary
 
 MORE = 16
-"""Messages that are read beyond a full budget, so that the round at its edge is seen whole."""
+"""Messages read beyond a full budget, so that the round at its edge is complete."""
 USUAL = 200
-"""Tokens of a message, about: so many rows are asked for at a time as will fill the room, or the fewest."""
+"""Typical tokens of a message: a page asks for as many rows as would fill the room, within bounds."""
 FEWEST = 16
 SINCE = 256
-"""Events that are looked at to go on from what is known."""
+"""The most new events that a cached tail is extended by."""
 GROWTH = frozenset({"message.appended", "tokens.counted", PACKED})
-"""Events after which everything that was known before still holds."""
+"""Events that leave everything in a cached tail valid."""
 
 T = TypeVar("T")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a line is wanted, and how it is counted."""
+    """The part of a thread to read, and the way it is counted."""
 
     room: int
     max_messages: int | None
     kept_as: str
     longest: int
-    """What one message is counted for at most while reading: a longer one may be shown abbreviated."""
+    """The most tokens one message counts for while reading: a longer one may be shown abbreviated."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a line with what is pinned and the first instructions, oldest first, and summaries of the rest."""
+    """The tail of a thread with pinned messages and leading instructions, oldest first, and summaries of the rest."""
 
     version: int
     line: Line | None
     erased: int
     wanted: Wanted
     sources: tuple[int, ...] = ()
-    """Where the lines stood that it shares something with: what is pinned there is noted there."""
+    """The versions of the streams it shares segments with: pinning a shared message changes those streams."""
     places: tuple[Place, ...] = ()
     messages: tuple[Message, ...] = ()
     since: tuple[str, int] | None = None
-    """From this message on nothing of the line is missing."""
+    """The message from which on nothing of the thread is missing."""
     leading: int = 0
-    """How many of them are the first instructions."""
+    """The number of leading instructions among the messages."""
     kept: frozenset[tuple[str, int]] = frozenset()
-    """Those, and the messages of pinned rounds: they stay when the end moves on."""
+    """The leading instructions and the messages of pinned rounds: they stay when the tail moves on."""
     turn: int = 0
-    """The message that began the turn that it was read for; 0 if it was read for none."""
+    """The version of the message that began the turn this was read for; 0 without a turn."""
     asked: frozenset[tuple[str, int]] = frozenset()
-    """What that turn answers, which stays as well."""
+    """The questions of that turn, which stay as well."""
     complete: bool = True
-    """Whether no uncovered message is missing."""
+    """True if no uncovered message is missing."""
     summaries: tuple[Summary, ...] = ()
-    """Standing ones, oldest first, as far as there may be room for them."""
+    """Standing summaries, oldest first, as far as there may be room for them."""
     packed: Event | None = None
-    """The newest pack of the line that was journaled."""
+    """The thread's newest journaled pack."""
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
-    """Counts that were made just now, by stream: version and tokens."""
+    """Counts made just now, by stream: pairs of version and tokens."""
 
 
 def ending(
@@ -102,8 +95,8 @@ def ending(
     framing: Framing,
     turn: int = 0,
 ) -> Ending:
-    """The end of a line, from memory as far as that holds; with what the turn answers that a message began."""
-    erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are noted there.
+    """Return the tail of a thread, from the cache where valid, with the questions of the turn that began at `turn`."""
+    erased = _version(ports, acting, Scope.GLOBAL.text)  # Erasures are journaled in the global stream.
     now = Ending(version=state.version, line=state.line, erased=erased, wanted=wanted, turn=turn)
     if state.line is None:
         return now
@@ -137,7 +130,7 @@ def _holds(known: Ending, now: Ending) -> bool:
 
 
 def _only_longer(known: Ending, now: Ending) -> bool:
-    """Whether nothing that was said became something else: there may be more of it."""
+    """Return True if messages were only appended since `known`: no edit, rewind, fork or reset."""
     before, line = known.line, now.line
     if before is None or line is None:
         return False
@@ -150,12 +143,12 @@ def _only_longer(known: Ending, now: Ending) -> bool:
 
 
 def _begins_plainly(known: Ending, now: Ending) -> bool:
-    """Whether the line is known to begin with no instructions, however much of its end is wanted."""
+    """Return True if the thread is known to have no leading instructions; this holds for any size of tail."""
     return bool(known.places) and not known.leading and _only_longer(known, now)
 
 
 def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
-    """What is known, with what this turn answers and not another one; None if not all of that is known."""
+    """Return the cached tail with this turn's questions instead of another's; None if some are not loaded."""
     if known.turn == turn:
         return known
     since = known.since
@@ -175,7 +168,7 @@ def _for_turn(known: Ending, stream: str, turn: int) -> Ending | None:
 
 
 def unbroken(found: Ending) -> tuple[str, int] | None:
-    """From this message on nothing of the line is missing between those at hand: what stays may stand just before."""
+    """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
     if found.since is None:
         return None
     at = _index(found.places, found.since)
@@ -197,7 +190,7 @@ def _grown(
     tokenizer: Tokenizer,
     framing: Framing,
 ) -> Ending | None:
-    """What was known and what came since, as far back as it would be read now; None if that is not enough."""
+    """Extend the cached tail by the new events, cut to the size a fresh read would have; None if that is impossible."""
     query = Query(tenant=acting.tenant, stream=stream, after=known.version, until=now.version, limit=SINCE)
     stored = ports.journal.read(query)
     if len(stored) != now.version - known.version or any(event.type not in GROWTH for event in stored):
@@ -234,7 +227,7 @@ def _grown(
 
 
 def _changes_what_stays(known: Ending, new: Sequence[Place]) -> bool:
-    """Whether there may be more first instructions now, something else is pinned, or a pinned call has its result."""
+    """Return True if new messages may be leading instructions, are pinned, or answer a pinned call."""
     if len(known.places) == known.leading:
         return True
     return any(place.row["pinned"] or (place.stream, place.round) in known.kept for place in new)
@@ -249,7 +242,7 @@ def _at(place: Place) -> tuple[str, int]:
 
 
 def _noted(stored: Sequence[StoredEvent], known: Ending) -> bool:
-    """Whether somebody journaled the counts that were made here: all of them, as they are kept together."""
+    """Return True if the counts made here were journaled since; they are journaled all together."""
     events = (decode_event(event) for event in stored if event.type == "tokens.counted")
     return any(event.facts.tokenizer == known.wanted.kept_as for event in events)
 
@@ -263,12 +256,12 @@ def _merged(
 def _read(
     ports: Ports, acting: Acting, stream: str, now: Ending, tokenizer: Tokenizer, framing: Framing, *, plain: bool
 ) -> Ending:
-    """All of it, from the newest message backwards until the room is full; `plain`, it begins with no instructions."""
+    """Read the tail from the newest message backwards until the room is full; `plain` skips leading instructions."""
     wanted = now.wanted
     standing = _standing(ports, acting, stream, wanted, tokenizer, framing)
     newest_first: Iterable[Place] = places(ports, acting, stream, page=min(max(wanted.room // USUAL, FEWEST), PAGE))
     if standing:
-        # They cover a line from its beginning: what is older than something covered is covered as well.
+        # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
         newest_first = takewhile(lambda place: not compaction_summaries.is_covered(place, standing), newest_first)
     end, whole = _end(newest_first, wanted)
     instructions = [] if plain else list(leading(ports, acting, stream))
@@ -280,7 +273,7 @@ def _read(
     found = [*before, *reversed(end)]
     read = bodies(ports, acting, found)
     asked = turn_questions(found, read, stream, now.turn)
-    # What the library itself said in a user's place is no question.
+    # Messages that the library added in the user's role are not questions.
     gone = {at for at, place in enumerate(before) if _at(place) not in kept and _at(place) not in asked}
     found, read = _without(found, gone), _without(read, gone)
     messages, fresh = counted(ports, acting, found, read, wanted.kept_as, tokenizer, framing)
@@ -301,7 +294,7 @@ def _read(
 def _standing(
     ports: Ports, acting: Acting, stream: str, wanted: Wanted, tokenizer: Tokenizer, framing: Framing
 ) -> list[Summary]:
-    """The newest summaries as far as there may be room for them, oldest first."""
+    """Return the newest summaries that there may be room for, oldest first."""
     found: list[Summary] = []
     left = wanted.room
     for summary in compaction_summaries.standing(ports, acting, stream):
@@ -313,7 +306,7 @@ def _standing(
 
 
 def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Place | None]:
-    """Places until the room is full, and the first that is left out; None if there is no such."""
+    """Return places until the room is full, and the first place left out; None if all fit."""
     found: list[Place] = []
     torn: set[tuple[str, int]] = set()
     tokens = beyond = 0
@@ -327,19 +320,19 @@ def _end(newest_first: Iterable[Place], wanted: Wanted) -> tuple[list[Place], Pl
         found.append(place)
         row = place.row
         if row["role"] == "tool":
-            torn.add((place.stream, place.round))  # In a branch its call may be in another stream, near it.
+            torn.add((place.stream, place.round))  # In a fork its call may be in another stream, but close by.
         else:
             if torn:
                 torn.discard(_at(place))
-            begun = True  # Late results alone are no round.
-        # By another tokenizer it may be up to three times as much: read too far rather than stop too early.
+            begun = True  # Late results alone do not make a round.
+        # Another tokenizer may count up to three times as much: read too far rather than stop too early.
         counted = int(row["tokens"] or 0)
         tokens += min(counted if row["tokenizer"] == wanted.kept_as else counted // 3, longest)
     return found, None
 
 
 MOST = 32
-"""Messages that a turn is held to answer: what began it, and the newest of those that joined it."""
+"""The most questions kept for a turn: the first, and the newest of the others."""
 QUESTION_PAGE = 1_000
 ASKING = "user"
 
@@ -347,9 +340,9 @@ ASKING = "user"
 def turn_questions(
     found: Sequence[Place], messages: Sequence[Message], stream: str, turn: int
 ) -> frozenset[tuple[str, int]]:
-    """Which of these messages the turn answers that began with one; none if there is no turn.
+    """Return the places of the messages that the turn answers; none without a turn.
 
-    What the library said in a user's place is about what is near it, and no question.
+    Messages that the library added in the user's role are not questions.
     """
     if not turn:
         return frozenset()
@@ -362,7 +355,7 @@ def turn_questions(
 
 
 def users_before(ports: Ports, acting: Acting, stream: str, turn: int, end: Sequence[Place]) -> list[Place]:
-    """What users said in a turn before the end of its line that was read, newest first; the cost follows the turn."""
+    """Return the turn's user messages before the part of the thread already read. The cost follows the turn."""
     if not turn or (end and (end[-1].stream != stream or end[-1].version <= turn)):
         return []
     until = end[-1].version - 1 if end else 2**62
@@ -383,11 +376,11 @@ def _users(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Place]:
 
 
 def merged(stays: Sequence[Place], users: Sequence[Place], stream: str) -> list[Place]:
-    """What stays in a pack and what users said in the turn, in the order of the line; each once."""
+    """Merge kept messages and the turn's user messages in thread order, each once."""
     if not users:
         return list(stays)
     both = {(place.stream, place.version): place for place in (*stays, *users)}
-    # What a branch shares comes before what is its own, and is in order already.
+    # Shared messages come before a fork's own, and are in order already.
     return sorted(both.values(), key=lambda place: place.version if place.stream == stream else 0)
 
 
@@ -400,7 +393,7 @@ def counted(
     tokenizer: Tokenizer,
     framing: Framing,
 ) -> tuple[list[Message], dict[str, tuple[tuple[int, int], ...]]]:
-    """The messages with what each costs with this tokenizer, and the counts that nobody had made before."""
+    """Return the messages with their token counts, and the counts made just now, by stream."""
     strange = [one for one in found if one.row["tokenizer"] != kept_as or one.row["tokens"] is None]
     known = _known_counts(ports, acting, strange, kept_as)
     fresh: dict[str, list[tuple[int, int]]] = {}
@@ -408,7 +401,7 @@ def counted(
     for place, message in zip(found, messages, strict=True):
         tokens = message.tokens if message.tokenizer == kept_as else known.get((place.stream, place.version))
         if message.erased:
-            tokens = message_tokens(message, tokenizer.count, framing)  # What is kept counts what it was.
+            tokens = message_tokens(message, tokenizer.count, framing)  # The stored count is of the original content.
         elif tokens is None:
             tokens = message_tokens(message, tokenizer.count, framing)
             fresh.setdefault(place.stream, []).append((place.version, tokens))

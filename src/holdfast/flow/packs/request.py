@@ -1,4 +1,4 @@
-"""How a pack is wanted: what callers may say, and what is refused by name."""
+"""The options of a pack, and their checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 2**62
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pack is wanted."""
+    """The options of a pack."""
 
     budget: int | None = None
     role: str = MAIN_ROLE
@@ -30,7 +30,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_asked(asked: Asked) -> None:
-    """What can be asked for; refuses the rest by name."""
+    """Check the options of a pack; refuse an invalid one by name."""
     for name in ("budget", "max_messages"):
         value = getattr(asked, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):

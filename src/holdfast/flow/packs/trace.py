@@ -1,7 +1,7 @@
-"""Why a model knows something or not: the way of a fact through the packs that were journaled. A read.
+"""Trace a fact through the journaled packs: why the model knows it or not. Read-only.
 
-A pack's manifest says what it showed, so most are judged without reading any text. Only what was cut, summarised or
-fetched is read again, once for all packs that show the same. The cost follows the packs that there are, up to a cap.
+A pack's manifest says what it showed, so most packs are judged without reading text. Only pieces that were cut,
+summarised or fetched are read again, once for all packs that show them. The cost follows the packs, up to a cap.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from holdfast.records.packs import Appearance, PackInfo, Trace
 from holdfast.records.scope import MAIN_THREAD, parse_scope
 
 MOST_PACKS: Final = 1_000
-"""Packs that a trace looks at, newest first."""
+"""The most packs that a trace looks at, newest first."""
 LARGEST: Final = 2**63 - 1
 
 
 def why(ports: Ports, acting: Acting, line: str, text: str) -> Trace:
     """Trace a fact: where it was said, which packs showed it, where it left, and what to do about it."""
     fact = Fact.of(text)
-    quiet = replace(ports, recent=None)  # What the next pack goes on from stays as it is.
+    quiet = replace(ports, recent=None)  # Leave the cached tail of the next pack alone.
     with ports.journal.snapshot():
         known = said(quiet, acting, line, fact)
         events = list(islice(manifest.journaled(quiet, acting, line), MOST_PACKS + 1))
@@ -68,7 +68,7 @@ def _note(known: Said, *, capped: bool) -> str | None:
 
 
 def _appearances(glimpses: Glimpses, events: Sequence[Event]) -> tuple[Appearance, ...]:
-    """What became of a fact in each pack, oldest first, from the first one that could have shown it."""
+    """List what each pack did with a fact, oldest first, from the first one that could have shown it."""
     found: list[Appearance] = []
     for event in events:
         look = glimpses.look(event)
@@ -92,7 +92,7 @@ def _appearance(event: Event, look: Look) -> Appearance:
 
 
 def _covered_by(ports: Ports, acting: Acting, line: str, known: Said) -> str | None:
-    """The standing summary that covers the newest message that says it."""
+    """Return the standing summary that covers the newest message stating the fact."""
     one = target(known.found, line)
     if one is None:
         return None
@@ -127,7 +127,7 @@ def _fix(
 
 
 def _nearest(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, str] | None:
-    """The message that has most of the words, for who remembers it a little differently."""
+    """Return the message with most of the words, for a caller who remembers it slightly differently."""
     results = search_line(replace(ports, embedder=None), acting, line, fact.text, 1)
     for result in results:
         return handle_of(result.value, line), " ".join((result.snippet or words(result.value)).split())
@@ -135,7 +135,7 @@ def _nearest(ports: Ports, acting: Acting, line: str, fact: Fact) -> tuple[str, 
 
 
 def packs(ports: Ports, acting: Acting, line: str, limit: int | None = None) -> list[PackInfo]:
-    """The journaled packs of a line, newest first: all, or the newest `limit`."""
+    """List a thread's journaled packs, newest first: all, or the newest `limit`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= LARGEST):
         raise InvalidValue(f"limit must be a number of packs, not {limit!r:.40}. Leave it out for all of them.")
     line_of(ports, acting, line)

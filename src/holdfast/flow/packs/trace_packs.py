@@ -1,6 +1,7 @@
-"""What one journaled pack did with a fact, told by its manifest; texts are read only where that cannot tell.
+"""Tell what a journaled pack did with a fact, and what a pack built now would do with it. Nothing is journaled.
 
-What a pack made now would do with a fact, and with which budget it would show it. Nothing is journaled.
+A journaled pack is judged by its manifest; texts are read only where the manifest does not decide. For the next
+pack, a budget large enough to show the fact is searched for.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _CONVERSATION = "conversation"
 
 
 class Glimpses:
-    """Looks at packs of one line. What several of them show is read once."""
+    """An inspector of one thread's packs. Pieces that several packs share are read once."""
 
     def __init__(self, ports: Ports, acting: Acting, line: str, fact: Fact, known: Said) -> None:
         self._ports, self._acting, self._line, self._fact = ports, acting, line, fact
@@ -53,11 +54,11 @@ class Glimpses:
 
     @property
     def met(self) -> tuple[Sighting, ...]:
-        """What packs showed it in that nobody can see any more."""
+        """Sightings in packs whose source is no longer visible."""
         return tuple(self._met.values())
 
     def look(self, event: Event) -> Look | None:
-        """What a pack did with it; None if it had not been said by then."""
+        """Return what a pack did with the fact; None if it had not been said by then."""
         found = best(self._looks(event.facts))
         return self._absent(event) if found is None else found
 
@@ -76,7 +77,7 @@ class Glimpses:
                 yield Look("absent", one.id, one.why)
 
     def _absent(self, event: Event) -> Look | None:
-        """Why a pack without it has it not: it was too old, or no longer part of the line."""
+        """Explain why a pack lacks the fact: its messages were too old, or no longer part of the thread."""
         before = [one for one in self._own if one.stream != self._line or one.version < event.version]
         if not before:
             return None
@@ -100,7 +101,7 @@ class Glimpses:
         return Look("shortened", within[-1].name, "cut")
 
     def _is_left(self, piece: PackedPiece, facts: ContextPacked) -> bool:
-        """Whether what was left of a round that was cut still says it."""
+        """Return True if the remaining text of a shortened round still states the fact."""
         parts = [one for one in facts.manifest if one.kind == _CONVERSATION and one.part is None]
         parts = [one for one in parts if (one.id, one.cut) == (piece.id, piece.cut)]
         key = (piece.cut, *((one.stream, one.first, one.last) for one in parts))
@@ -126,7 +127,7 @@ class Glimpses:
         found: Summary = self._read[key]
         return found
 
-    # what stood beside it
+    # beside the conversation
 
     def _item(self, piece: PackedPiece) -> Look | None:
         key = (piece.kind, piece.id, piece.stream, piece.first, piece.artifact, piece.handle_version, piece.cut)
@@ -140,7 +141,7 @@ class Glimpses:
         try:
             text, _ = read(self._ports, self._acting, origin_of(piece))
         except NotFound:
-            return None  # What it came from is gone; `pack_at` says so.
+            return None  # Its source is missing; `pack_at` reports that.
         if self._fact.within(text):
             self._meet(piece.id, "memory" if piece.kind == "memory" else "evidence")
         if self._fact.within(remade_text(text, piece.cut, piece.id)):
@@ -172,7 +173,7 @@ class Glimpses:
 
 
 def covers(summary: Summary, said: Sequence[Sighting]) -> bool:
-    """Whether a summary stands for one of these messages."""
+    """Return True if a summary covers one of these messages."""
     return any(
         part.stream == one.stream and part.first <= one.version <= part.last for part in summary.covers for one in said
     )
@@ -190,14 +191,14 @@ def _identity(piece: PackedPiece) -> tuple[Any, ...]:
 
 
 FARTHEST: Final = 2_000
-"""Messages that a larger budget is asked to reach back over, at most."""
+"""The most messages that a larger budget may have to reach back over."""
 _TRIES: Final = (100, 130, 180, 260)
-"""How much of what it seems to take is tried, in hundredths: windows and shares move with the budget."""
+"""Percentages of the estimated budget to try: windows and shares move with the budget."""
 _ROUND: Final = 50
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pack made now would do."""
+    """The forecast of a pack built now."""
 
     look: Look
     tools: bool = False
@@ -215,7 +216,7 @@ def foreseen(
     *,
     covered: bool,
 ) -> Foreseen:
-    """What the next pack would do if it were asked for as the newest journaled one was."""
+    """Forecast the next pack, built with the options of the newest journaled one."""
     seen = _seen(ports, acting, line, newest)
     asked = _asked(ports, newest)
     try:
@@ -224,7 +225,7 @@ def foreseen(
         return Foreseen(look=Look("absent"), refused=str(error))
     look = look_into(made, fact, known)
     tools = {tool.name for tool in made.tools} >= NAMES
-    # What a summary stands for is shown by no budget.
+    # No budget shows a message that a summary covers.
     budget = None if look.seen or covered else _reaching(ports, acting, seen, asked, fact, known, made)
     return Foreseen(look=look, tools=tools, budget=budget)
 
@@ -237,7 +238,7 @@ def _asked(ports: Ports, newest: ContextPacked | None) -> Asked:
 
 
 def _known(ports: Ports, tokenizer: str) -> str | None:
-    """A tokenizer of an application may be unknown here, as to the command line: then it is the model's own."""
+    """Return the tokenizer's name if it is known here. The command line may lack an application's own one."""
     try:
         return models(ports).tokenizer(tokenizer).name
     except InvalidValue:
@@ -245,7 +246,7 @@ def _known(ports: Ports, tokenizer: str) -> str | None:
 
 
 def _seen(ports: Ports, acting: Acting, line: str, newest: ContextPacked | None) -> Seen:
-    """What the frame of the newest pack sees, as long as it lives; else the line alone."""
+    """Return the visibility of the newest pack's frame while it is live; else of the thread alone."""
     if newest is not None and newest.frame is not None:
         try:
             found = visibility.seen_by(ports, acting, newest.frame)
@@ -256,7 +257,7 @@ def _seen(ports: Ports, acting: Acting, line: str, newest: ContextPacked | None)
 
 
 def look_into(made: Packed, fact: Fact, known: Said) -> Look:
-    """What a pack does with a fact, by what it shows."""
+    """Return what a pack does with a fact, judged by its content."""
     messages = {(one.stream, one.version): one for one in known.messages}
     beside = {one.name for one in known.found if one.kind == "evidence"}
     looks = [_look(made, segment, fact, messages, beside) for segment in made.segments]
@@ -289,7 +290,7 @@ def _look(
 
 
 def _shown(segment: Segment, messages: dict[tuple[str, int], Sighting]) -> Iterator[Sighting]:
-    """Messages that say it and that a segment was made from."""
+    """Iterate over the messages stating the fact that a segment was made from."""
     for origin in segment.origins:
         for (stream, version), one in messages.items():
             if stream == origin.stream and (origin.first or 0) <= version <= (origin.last or 0):
@@ -306,7 +307,7 @@ def _is_of(segment: Segment, stream: str, version: int) -> bool:
 def _reaching(
     ports: Ports, acting: Acting, seen: Seen, asked: Asked, fact: Fact, known: Said, made: Packed
 ) -> int | None:
-    """A budget with which a pack shows it, tried out; None if that is more than the model takes."""
+    """Find by trial a budget with which a pack shows the fact; None if the model's window is too small."""
     one = target(known.found, seen.line)
     if one is None or seen.frame is not None:
         return None  # A frame's budget is not the caller's alone to raise.
@@ -326,7 +327,7 @@ def _reaching(
 
 
 def _needed(ports: Ports, acting: Acting, line: str, one: Sighting, made: Packed) -> int | None:
-    """About what a pack takes that reaches back to a message."""
+    """Estimate the tokens of a pack that reaches back to a message."""
     between: list[Place] = []
     for place in takewhile(lambda _: len(between) < FARTHEST, places(ports, acting, line)):
         between.append(place)

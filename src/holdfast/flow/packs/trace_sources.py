@@ -1,7 +1,7 @@
-"""Where a fact was said: in messages, summaries, the brief, evidence of live frames and what was compacted away.
+"""Find where a fact was said: messages, summaries, the brief, evidence of live frames, and compacted memories.
 
-The end of a line is read message by message, also what was taken back; of a longer one, the text index says where
-else to look. What is found is checked by its words, so an index that is off or behind finds less, never something else.
+The end of a thread is read message by message, retracted ones included; the text index covers the rest. Every hit
+is checked against the words of the fact, so a missing or stale index finds less, never something wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import Line
 
 SCANNED: Final = 5_000
-"""Messages from the end of a line that are read one by one."""
+"""Messages at the end of a thread that are read one by one."""
 PAGE: Final = 256
 MOST_HANDLES: Final = 256
 MOST_ENTRIES: Final = 20
@@ -44,27 +44,27 @@ _MOST_QUERY: Final = 2_000
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """Everywhere that a fact stands, oldest message first, and what could not be told."""
+    """All places that state a fact, oldest message first, and a note on what was not searched."""
 
     found: tuple[Sighting, ...] = ()
     erased: int = 0
-    """Messages among those that were read whose content is gone."""
+    """The number of messages read whose content was erased."""
     note: str | None = None
 
     @property
     def messages(self) -> tuple[Sighting, ...]:
-        """The messages of this line that say it, also those that were taken back."""
+        """The messages of this thread that state the fact, including retracted ones."""
         return tuple(one for one in self.found if one.kind == "message" and one.status != "elsewhere")
 
     @property
     def standing(self) -> tuple[Sighting, ...]:
-        """What a pack of this line may still show."""
+        """The sightings that a pack of this thread may still show."""
         return tuple(one for one in self.found if one.status == "standing")
 
 
 def said(ports: Ports, acting: Acting, line: str, fact: Fact) -> Said:
-    """Where a fact was said, as far as this line sees it; else whether another thread of the session says it."""
-    quiet = replace(ports, embedder=None)  # Words are looked for, not what they mean.
+    """Find where a fact was said, as far as this thread sees it; else look in the session's other threads."""
+    quiet = replace(ports, embedder=None)  # The search is for exact words, not for meaning.
     reading = _Reading(quiet, acting, line, fact)
     found = [*reading.messages(), *reading.summaries(), *reading.brief(), *reading.evidence(), *reading.memories()]
     return Said(
@@ -75,21 +75,19 @@ def said(ports: Ports, acting: Acting, line: str, fact: Fact) -> Said:
 
 
 class _Reading:
-    """One search for a fact."""
+    """A search for one fact."""
 
     def __init__(self, ports: Ports, acting: Acting, line: str, fact: Fact) -> None:
         self._ports, self._acting, self._name, self._fact = ports, acting, line, fact
         self._line: Line = line_of(ports, acting, line)
-        # A branch may have been rewound into what it shared, or have begun anew without it: its packs showed it.
-        # Of its own stream everything was part of it once, whatever was taken back after version 0.
+        # Use the segments as of the first version: a fork may have been rewound into its shared part, or reset without
+        # it, but earlier packs showed it. `at=0` on the own stream includes every message retracted since.
         self._segments = (Segment(line, 0, NOW, 0), *shared_at(ports, acting, line, 1))
         self.erased = 0
         self.note: str | None = None
 
-    # what was said
-
     def messages(self) -> list[Sighting]:
-        """Messages that say it, oldest first, also those that are no longer part of the line."""
+        """Find messages that state the fact, oldest first, including those no longer part of the thread."""
         newest = islice(places(self._ports, self._acting, self._name), SCANNED)
         standing = {(one.stream, one.version): one for one in newest}
         found: dict[tuple[str, int], Sighting] = {}
@@ -106,7 +104,7 @@ class _Reading:
         return sorted(found.values(), key=lambda one: (-nearness.get(one.stream, 0), one.version))
 
     def _look_further(self, found: dict[tuple[str, int], Sighting]) -> None:
-        """What the index knows of the messages that were not read."""
+        """Search the text index for messages that were not read one by one."""
         results = search_line(self._ports, self._acting, self._name, self._fact.text, MOST_RESULTS)
         for result in results:
             message: Message = result.value
@@ -118,7 +116,7 @@ class _Reading:
         )
 
     def _backwards(self) -> Iterator[tuple[Message, Segment]]:
-        """Messages of the streams that the line ever consisted of, newest first, with what it had of each."""
+        """Iterate over the messages of all streams the thread ever included, newest first, with their segments."""
         for segment in self._segments:
             until = segment.until
             while True:
@@ -157,7 +155,7 @@ class _Reading:
         )
 
     def _gone_at(self, message: Message, row: Row) -> int:
-        """The version of the line at which a message was taken back, or at which it began anew."""
+        """Return the thread version at which a message was retracted, or at which the thread was reset."""
         if message.stream == self._name:
             return self._line.floor if row["retracted"] is None else int(row["retracted"])
         query = Query(tenant=self._acting.tenant, stream=self._name, types=("message.retracted",), limit=PAGE)
@@ -168,23 +166,23 @@ class _Reading:
         return self._line.floor
 
     def summaries(self) -> Iterator[Sighting]:
-        """Standing summaries that repeat it."""
+        """Find standing summaries that repeat the fact."""
         for one in compaction_summaries.summaries(self._ports, self._acting, self._name):
             if self._fact.within(one.text):
                 name = summary_handle(one.version) if one.stream == self._name else one.id
                 yield Sighting(name=name, kind="summary", stream=one.stream, version=one.version, id=one.id)
 
-    # what stands beside the conversation
+    # beside the conversation
 
     def brief(self) -> Iterator[Sighting]:
-        """The brief, if it says it."""
+        """Find the fact in the brief."""
         session = session_of(self._name)
         told = briefs.brief(self._ports, self._acting, session=session, scopes=visibility.scopes_of(self._name))
         if self._fact.within(told.system, tool_words(told.tools), *(note.text for note in told.notes)):
             yield Sighting(name="brief", kind="brief")
 
     def evidence(self) -> Iterator[Sighting]:
-        """Evidence of the session's live frames. Nothing is fetched from outside for this."""
+        """Find the fact in evidence of the session's live frames. Nothing is fetched from the web for this."""
         for stream, frame_id, handle in islice(self._handles(), MOST_HANDLES):
             info = handle_info(self._ports, self._acting, stream, handle)
             text = info.body if isinstance(info.body, str) else None
@@ -204,17 +202,17 @@ class _Reading:
                     yield from ((stream, frame.id, one) for one in frame.handles.values() if one.removed is None)
 
     def memories(self) -> Iterator[Sighting]:
-        """What was compacted away into the state and says it."""
+        """Find the fact in passages that compaction wrote to the state."""
         _, scopes = rules.recall_of(self._ports, self._acting, self._name)
         query = self._fact.text[:_MOST_QUERY]
         for one in recall.memories(self._ports, self._acting, scopes, query, MOST_ENTRIES):
             if self._fact.within(one.text):
                 yield Sighting(name=one.key, kind="memory", stream=one.scope, version=one.version, id=one.id)
 
-    # what this line does not see
+    # other threads
 
     def elsewhere(self) -> Iterator[Sighting]:
-        """Messages of other threads of the session."""
+        """Find the fact in other threads of the session."""
         id = str(parse_scope(self._name).get("session"))
         threads = session_state(self._ports, self._acting, id).threads
         for thread in threads[:MOST_THREADS]:
@@ -231,7 +229,7 @@ class _Reading:
                 )
 
     def _searched(self, stream: str) -> list[Message]:
-        """What the index knows of another line, and the end of that."""
+        """Return matching messages of another thread, from the text index and from its end."""
         try:
             results = search_line(self._ports, self._acting, stream, self._fact.text, MOST_ENTRIES)
             newest = messages(self._ports, self._acting, stream, limit=PAGE)

@@ -1,7 +1,7 @@
-"""What a frame sees: which line of conversation is its own, what its work is part of, and whose evidence it may read.
+"""Decide what a frame may see: its thread, its ancestry, and the evidence it may read.
 
-A root frame within a session sees the session's conversation. Any other frame sees its own messages and nothing that
-was said above it: isolation is the point of a frame.
+A root frame within a session sees the session's thread. Any other frame sees only its own messages and nothing
+from above it: frames are isolated by design.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import MAIN_THREAD, Address, Scope, parse_scope
 
 Crumb = tuple[FrameBreadcrumb, Origin]
-"""A frame of the ancestry, and where its goal stands."""
+"""A frame of the ancestry, and the origin of its goal."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look for what a model is shown. Everything is named by its stream."""
+    """The streams that a model call may be shown content from."""
 
     line: str
-    """The conversation: a session's, or the frame's own."""
+    """The thread: a session's, or the frame's private one."""
     session: str | None
-    """The session that the work is for, also if its conversation is not seen."""
+    """The session that the work is for, even if its conversation is not visible."""
     actor: str | None
-    """Where the frame lives."""
+    """The stream of the frame."""
     frame: FrameInfo | None
     scopes: tuple[str, ...]
-    """Where briefs are looked up, nearest first."""
+    """The scopes where briefs are looked up, nearest first."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame in its line of ancestors, live or ended, without its texts."""
+    """A frame among its ancestors, live or ended, without its texts."""
 
     frame_id: str
     stream: str
@@ -56,12 +56,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     status: str
     goal: int
-    """The version of the event that says what it is for."""
+    """The version of the event that holds its goal."""
     live: Frame | None = None
 
     @property
     def line(self) -> str:
-        """The line of conversation that is this frame's: the session's if it is a root within one."""
+        """The frame's thread: the session's for a root frame within one, else its private one."""
         session = parse_scope(self.stream).get("session")
         if self.parent is not None or session is None:
             return Scope.frame(self.frame_id).text
@@ -69,9 +69,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen_by(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = None) -> Seen:
-    """What a live frame sees; refuses one that has ended, or that is not there.
+    """Return the visibility of a live frame; refuse one that has ended or does not exist.
 
-    `turn` is the message that began it, for who knows that it is a turn.
+    `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
@@ -91,20 +91,20 @@ def seen_by(ports: Ports, acting: Acting, frame_id: str, *, turn: int | None = N
 def _described(ports: Ports, acting: Acting, stream: str, frame: Frame, turn: int | None) -> FrameInfo:
     if turn is None or frame.goal != frame.pushed:
         return describe(ports, acting, stream, frame)
-    # What a turn is for stands in its conversation, and it was given nothing else: its first event has no news.
+    # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
     return replace(describe(ports, acting, stream, frame, goal=GoalContent()), turn=turn)
 
 
 def seen_in(line: str) -> Seen:
-    """What is seen of a session's line without any frame."""
+    """Return the visibility of a session's thread without any frame."""
     return Seen(line=line, session=session_of(line), actor=None, frame=None, scopes=scopes_of(line))
 
 
 @lru_cache(maxsize=1024)
 def scopes_of(stream: str) -> tuple[str, ...]:
-    """Where the briefs of a scope are looked up, nearest first: itself, its actor, its session, everywhere.
+    """Return the scopes where a scope's briefs are looked up, nearest first: itself, its actor, its session, global.
 
-    The threads of a session have no briefs of their own, and a frame has that of its actor.
+    Threads have no briefs of their own, and a frame uses its actor's.
     """
     scope = parse_scope(stream)
     actor, session = scope.get("actor"), scope.get("session")
@@ -119,12 +119,12 @@ def scopes_of(stream: str) -> tuple[str, ...]:
 
 
 def is_thread(scope: Scope) -> bool:
-    """Whether this is one line of a session."""
+    """Return True if the scope is a thread of a session."""
     return [kind for kind, _ in scope.parts] == ["session", "thread"]
 
 
 def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
-    """The deepest live frame of a scope, the newest of several."""
+    """Return the deepest live frame of a scope, the newest of several."""
     stream = Scope.of(scope).text
     top = stack.top(current(ports, acting, stream).frames)
     if top is None:
@@ -133,7 +133,7 @@ def top_frame(ports: Ports, acting: Acting, scope: Address) -> str:
 
 
 def frame_in(ports: Ports, acting: Acting, scope: Address | None, frame_id: str | None) -> str:
-    """A frame by its id, which must be in the scope if one is given; else the top of the scope's stack."""
+    """Return a frame by its id, checked against the scope if given; else the top of the scope's stack."""
     if frame_id is None:
         if scope is None:
             raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
@@ -144,7 +144,7 @@ def frame_in(ports: Ports, acting: Acting, scope: Address | None, frame_id: str 
 
 
 def line_of_frame(ports: Ports, acting: Acting, frame_id: str) -> str:
-    """The line of conversation that is a frame's, live or ended. It never changes, so what is remembered will do."""
+    """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
     raw_id(frame_id)
     stream = stream_of(ports, acting, frame_id)
     frame = state_of(ports, acting, stream).frames.get(frame_id)
@@ -152,12 +152,12 @@ def line_of_frame(ports: Ports, acting: Acting, frame_id: str) -> str:
 
 
 def place_of(ports: Ports, acting: Acting, frame_id: str) -> Place:
-    """A frame, live or ended, at the cost of its stream's head."""
+    """Return the place of a frame, live or ended, at the cost of one stream head."""
     return next(ancestors(ports, acting, frame_id))
 
 
 def ancestors(ports: Ports, acting: Acting, frame_id: str) -> Iterator[Place]:
-    """The frame itself, its parent, and on to its root, across streams. Each stream is looked at once."""
+    """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
     raw_id(frame_id)
     states: dict[str, StreamState] = {}
     at: str | None = frame_id
@@ -201,7 +201,7 @@ def _above(row: Row) -> str | None:
 
 
 def breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
-    """What a frame's work is part of, root first and the frame itself last, each with where its goal stands."""
+    """Return the frame's ancestry, root first and the frame itself last, each with the origin of its goal."""
     found = []
     for place in ancestors(ports, acting, frame_id):
         origin = Origin(kind="breadcrumb", stream=place.stream, first=place.goal)
@@ -212,7 +212,7 @@ def breadcrumbs(ports: Ports, acting: Acting, frame_id: str) -> list[Crumb]:
 
 
 def reload_breadcrumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[str, bool]:
-    """The goal that an origin names, and whether it was erased."""
+    """Load the goal at an origin, and return True with it if it was erased."""
     event = None
     if origin.stream is not None and origin.first is not None:
         event = event_at(ports, acting, origin.stream, origin.first)
@@ -222,9 +222,9 @@ def reload_breadcrumb(ports: Ports, acting: Acting, origin: Origin) -> tuple[str
 
 
 def find_handle(ports: Ports, acting: Acting, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
-    """A handle of a frame or, to be read only, of the nearest ancestor that has it; with the stream that it is in.
+    """Find a handle of a frame or of its nearest ancestor that has one, with the stream it is in.
 
-    What was detached is not found.
+    Detached handles are not found.
     """
     for place in ancestors(ports, acting, frame_id):
         handle = None if place.live is None else place.live.handles.get(handle_id)

@@ -1,1 +1,1 @@
-"""Sessions and what is said in them: opened, said, read, branched, handed over, in and out."""
+"""Operations on sessions and their threads: open, append, read, branch, import, export, hand over."""

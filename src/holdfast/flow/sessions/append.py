@@ -1,6 +1,7 @@
-"""Saying something: messages at the end of a line, in one commit, as they are or not at all.
+"""Append messages to the end of a thread in one commit, all or none.
 
-Messages made ready to be written: redacted, large and binary bodies placed as artifacts, tokens counted once.
+Messages are prepared first: redacted, large and binary bodies stored as artifacts, tokens counted once.
+Everything that can be refused is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from holdfast.records.sessions import Line
 
 
 def models(ports: Ports) -> Models:
-    """The models port, which every client has."""
+    """Return the models port, which every client has."""
     assert ports.models is not None, "a client without models cannot count tokens"
     return ports.models
 
 
 def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
-    """How the tokens of a line are counted, and for which model."""
+    """Return the tokenizer and the model info used to count a thread's tokens."""
     session = state_of(ports, acting, session_behind(ports, acting, stream)).session
     info = models(ports).info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
@@ -53,26 +54,26 @@ def counting(ports: Ports, acting: Acting, stream: str, model: str | None = None
 
 
 def session_behind(ports: Ports, acting: Acting, stream: str) -> str:
-    """The session's stream of a line; for a frame's own line, that of the session which its actor works in."""
+    """Return the session stream of a thread; for a frame's private thread, of the session its actor works in."""
     frame = parse_scope(stream).get("frame")
     return session_of(stream if frame is None else stream_of(ports, acting, frame))
 
 
 TRIES = 100
-"""Whoever says something does not mind that others did meanwhile, so it is tried for as long as it takes."""
+"""Attempts to append. Concurrent appends do not invalidate each other, so a conflict is simply retried."""
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written to the session in the same commit as messages to one of its lines."""
+    """Events for the session's stream, written in the same commit as messages to one of its threads."""
 
     drafts: Callable[[StreamState], list[Draft]]
     artifacts: tuple[Artifact, ...] = ()
     model: str | None = None
-    """The model that the session will have, for counting."""
+    """The model that the session will have, used for counting."""
 
 
 class Saying(msgspec.Struct, frozen=True, kw_only=True):
-    """Who says something, if it is a frame: where that one lives, and what refuses it once it has ended."""
+    """The frame that appends messages: its home stream, and a check that raises once the frame has ended."""
 
     home: str
     check: Callable[[], None]
@@ -90,20 +91,20 @@ def append(
     progress: Progress | None = None,
     saying: Saying | None = None,
 ) -> list[Message]:
-    """Messages at the end of a line, all or none, as they are stored."""
+    """Append messages to the end of a thread, all or none, and return them as stored."""
     told = policy_given(pinned, policy)
     return append_beside(ports, acting, stream, messages, key=key, policy=told, progress=progress, saying=saying)[0]
 
 
 def policy_given(pinned: bool, policy: str | None) -> str | None:
-    """What may become of messages, said in one of two ways."""
+    """Combine `pinned` and `policy` into one policy; refuse a contradiction."""
     if pinned and policy not in (None, "pinned"):
         raise InvalidValue(f"pinned=True and policy={policy!r} contradict each other. Give one of them.")
     return "pinned" if pinned else policy
 
 
 def check_role(acting: Acting, messages: Sequence[Message]) -> None:
-    """Role follows trust: nobody who may not instruct a model speaks as its system."""
+    """Refuse system messages from callers whose trust does not allow them to instruct a model."""
     if acting.trust not in TRUSTED and any(TRUST.get(message.role) == "operator" for message in messages):
         raise InvalidMessage(f"What comes from {acting.trust} cannot be said as the system. Append it as the user's.")
 
@@ -121,7 +122,7 @@ def append_beside(
     beside: Beside | None = None,
     saying: Saying | None = None,
 ) -> tuple[list[Message], bool]:
-    """As `append`, with something for the session; says also whether an earlier call with the key had done it."""
+    """Append as `append_to_thread` does, with a write to the session; also return True if the key was used before."""
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
     check_role(acting, messages)
@@ -155,7 +156,7 @@ def _append(
     placed = prepared.artifacts if beside is None else (*prepared.artifacts, *beside.artifacts)
 
     def needs(states: Mapping[str, StreamState]) -> Sequence[str]:
-        line = states[stream].line  # Only decisions refuse: these states may be no more than remembered.
+        line = states[stream].line  # Refuse nothing here: these states may be cached. Only `decide` refuses.
         over = line is not None and line.ended
         return (session,) if (over or beside is not None) and session != stream else ()
 
@@ -164,10 +165,10 @@ def _append(
             saying.check()
         state = states[stream]
         line = state.line or Line()
-        if private and state.line is None:  # A frame's own line begins with the first thing that is said in it.
+        if private and state.line is None:  # A frame's private thread is opened by its first message.
             opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
             return {stream: [opened, *append_messages(line, state.version + 1, prepared.entries)]}
-        # Not as remembered: where another line began anew already, this commit does not touch the session's stream.
+        # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
         over = is_over(state, stream)
         before, anew = begin_anew(line, current(ports, acting, session)) if over else ([], [])
         drafts = {stream: [*before, *append_messages(line, state.version + len(before), prepared.entries)]}
@@ -187,7 +188,7 @@ def _append(
 
 
 def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Message]:
-    """What was just written, made from what was given: nothing is read back."""
+    """Return the messages just written, built from the prepared ones without reading them back."""
     start = len(changed.facts) - len(prepared.messages)
     facts = [facts for _, facts in changed.facts[start:]]
     return as_stored(stream, prepared, facts, changed.ids[start:], changed.version + start, changed.at)
@@ -196,7 +197,7 @@ def _given_back(stream: str, prepared: Prepared, changed: Changed) -> list[Messa
 def as_stored(
     stream: str, prepared: Prepared, appended: Sequence[MessageAppended], ids: Sequence[str], version: int, at: int
 ) -> list[Message]:
-    """Messages as they are stored from a version on, each with its facts and its id."""
+    """Return prepared messages as they are stored from `version` on, with their facts and ids filled in."""
     found = []
     for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
         calls = (replace(call, id=own) for call, (own, _) in zip(message.tool_calls, facts.calls, strict=True))
@@ -227,7 +228,7 @@ SMALL = 4_000
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages on their way into the journal, with the artifacts that go in beside them."""
+    """Messages ready to be journaled, with the artifacts written along with them."""
 
     messages: tuple[Message, ...]
     entries: tuple[Entry, ...]
@@ -235,7 +236,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparing:
-    """Makes messages ready; everything that can be refused is refused here, before anything is written."""
+    """The preparer of messages for one append. All refusals happen here, before anything is written."""
 
     def __init__(self, ports: Ports, acting: Acting, tokenizer: Tokenizer, framing: Framing) -> None:
         self._ports, self._acting = ports, acting
@@ -247,7 +248,7 @@ class Preparing:
     def all(
         self, messages: Sequence[Message], *, policy: str | None = None, progress: Progress | None = None
     ) -> Prepared:
-        """Every message, or an error and no file left behind."""
+        """Prepare every message; on an error, withdraw the artifacts stored so far."""
         kept, entries = [], []
         try:
             for number, message in enumerate(messages, 1):
@@ -266,7 +267,7 @@ class Preparing:
         if self._ports.redact is not None:
             message = redact.message(self._ports.redact, message)
         self._check_size(message)
-        # Many texts that are small alone are large together.
+        # Many small texts can be large together.
         together = _size(message) > self._ports.settings.inline_text_bytes
         most = self._ports.settings.inline_text_bytes
         self._most = min(SMALL, most) if together else most
@@ -275,7 +276,7 @@ class Preparing:
         message, stored = self._place_parts(self._placed_results(message, named), named)
         large = {index: name for index, name in enumerate(self._place_results(message, named)) if name is not None}
         calls = tuple((ulid_text(self._ports.ids.ulid()), short(call.provider_id)) for call in message.tool_calls)
-        # Results in the same list may name a call by the id that it came with.
+        # Results in the same list may refer to a call by the id it was given with.
         self._given.update({call.id: id for call, (id, _) in zip(message.tool_calls, calls, strict=True) if call.id})
         answers = (
             Answer(self._given.get(one.tool_call_id, one.tool_call_id), short(one.provider_id), one.is_error)
@@ -299,7 +300,7 @@ class Preparing:
         return message, entry
 
     def _priced(self, message: Message) -> Message:
-        """A reply with what its call cost, as far as that is known."""
+        """Add the cost of the model call to a reply, if it is known."""
         used = message.usage
         cost = used if used is None else priced(self._ports, used, message.model)
         return message if cost is used else replace(message, usage=cost)
@@ -320,7 +321,7 @@ class Preparing:
         return name
 
     def _place_parts(self, message: Message, named: list[str]) -> tuple[Message, Message]:
-        """The message as it is given back, and as it is stored: with large texts named, not held."""
+        """Return the message as the caller gets it back, and as it is stored: with large texts as artifacts."""
         content = message.content
         if content is None or isinstance(content, str):
             if content is None or not self._is_large(content):
@@ -343,11 +344,11 @@ class Preparing:
         if not isinstance(data, bytes | bytearray | memoryview):
             return part
         rest = {name: item for name, item in part.items() if name != "data"}
-        # Its size stays with it: what a file costs is judged by that wherever its body is not at hand.
+        # Keep the size: a file's tokens are estimated from it wherever the body is not at hand.
         return {**rest, "artifact": self._place(bytes(data), named), "size": len(data)}
 
     def _placed_results(self, message: Message, named: list[str]) -> Message:
-        """Images and files that a tool gave."""
+        """Store images and files in tool results as artifacts."""
         if not any(isinstance(one.result, list) for one in message.tool_results):
             return message
         results = []
@@ -359,7 +360,7 @@ class Preparing:
         return replace(message, tool_results=tuple(results))
 
     def _known(self, name: str) -> None:
-        """A part that refers to something already stored; a stranger's name is refused here, in words."""
+        """Check that a part refers to a stored artifact of this tenant; raise NotFound if not."""
         try:
             raw = bytes.fromhex(name)
         except ValueError:
@@ -373,11 +374,11 @@ class Preparing:
         return {"type": "text", "artifact": self._place(_utf8(text), named)}
 
     def _is_large(self, text: str) -> bool:
-        """Whether a text lies in an artifact: measured as it would be written, where a character may take six bytes."""
+        """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
         return len(text) * 6 > self._most and len(msgspec.json.encode(text)) > self._most
 
     def _place_results(self, message: Message, named: list[str]) -> list[str | None]:
-        """Large textual results as artifacts; others that are too large are refused when they are sealed."""
+        """Store large textual results as artifacts; other oversized results are refused when the event is sealed."""
         found: list[str | None] = []
         for result in message.tool_results:
             large = isinstance(result.result, str) and self._is_large(result.result)
@@ -386,7 +387,7 @@ class Preparing:
 
 
 def _policy(given: str | None) -> str | None:
-    """A policy as it is noted: what is normal needs no note."""
+    """Check a policy and return the form that is stored: None for "normal"."""
     priority_of(given)
     return None if given == "normal" else given
 
@@ -399,7 +400,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _plain(message: Message) -> Message:
-    """Results of the caller's own types as plain data."""
+    """Convert results of the caller's own types to plain data."""
     if not message.tool_results:
         return message
     return replace(
@@ -423,7 +424,7 @@ def _value(result: Any) -> Any:
 
 
 def _size(message: Message) -> int:
-    """Characters of everything that is text: close enough to bytes to refuse what is far too large."""
+    """Count the characters of all text: close enough to bytes to refuse what is far too large."""
     size = len(message.content) if isinstance(message.content, str) else 0
     for part in message.content if isinstance(message.content, list) else ():
         size += len(part["text"]) if isinstance(part.get("text"), str) else 0

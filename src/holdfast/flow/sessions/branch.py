@@ -1,7 +1,7 @@
-"""Edit and branch: take a line back to one of its messages, let another line go on from it, pin what must stay.
+"""Rewind a thread to one of its messages, fork a new thread from a message, pin and unpin messages.
 
-Nothing is removed and no body is copied. A branch keeps what it shares as it was when it was made,
-whatever is said, retracted or reset there later.
+Nothing is removed and no body is copied. A fork keeps its shared messages as they were when it was forked,
+whatever is appended, retracted or reset in the parent later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import Line
 
 NEAR = 256
-"""How many messages before a branching point are searched for calls without results."""
+"""Messages before a branching point that are searched for calls without results."""
 
 
 def rewind(
@@ -57,16 +57,16 @@ def rewind(
     cause: str = "rewind",
     reason: str | None = None,
 ) -> int:
-    """Make a message the newest of its line, or leave none; gives how many were retracted."""
+    """Make a message the newest of its thread, or empty the thread; return the number of retracted messages."""
     content = None if reason is None else ReasonContent(reason=reason)
     counted = 0
-    line_of(ports, acting, stream)  # Nothing is left undone because of a state that was only remembered.
+    line_of(ports, acting, stream)  # Refresh: a cached state must not decide that there is nothing to do.
 
     def decide(states: States) -> dict[str, list[Draft]]:
         nonlocal counted
         state = states[stream]
         line = _open_line(state, stream)
-        # Looked up while deciding: another process may retract it between two looks.
+        # Look it up inside the decision: another process may retract it in between.
         place = None if to is None else place_of(ports, acting, stream, to)
         own = _own_after(ports, acting, stream, line, place)
         counted = line.messages - _position(place)
@@ -90,7 +90,7 @@ def _position(place: Place | None) -> int:
 
 
 def _own_after(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
-    """The versions of a line's own messages after a place, oldest first."""
+    """Return the versions of the thread's own messages after a place, oldest first."""
     after = place.version if place is not None and place.stream == stream else line.floor
     newest_first = takewhile(lambda one: one.stream == stream and one.version > after, places(ports, acting, stream))
     return [one.version for one in newest_first][::-1]
@@ -124,14 +124,14 @@ def _retraction(
 
 
 def _spans(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Versions as stretches: a long conversation is mostly one."""
+    """Group versions into (first, last) spans: a long conversation is mostly one span."""
     for _, group in groupby(enumerate(versions), key=lambda pair: pair[1] - pair[0]):
         run = [version for _, version in group]
         yield run[0], run[-1]
 
 
 def _until(found: Sequence[Segment], place: Place | None) -> tuple[Segment, ...]:
-    """What is left of shared stretches up to a place; nothing if there is no place."""
+    """Return the shared segments cut off at a place; empty if there is no place."""
     for number, segment in enumerate(found):
         if place is not None and segment.stream == place.stream:
             cut = Segment(segment.stream, segment.after, place.version, segment.at)
@@ -140,14 +140,14 @@ def _until(found: Sequence[Segment], place: Place | None) -> tuple[Segment, ...]
 
 
 def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place | None) -> list[int]:
-    """Summaries of this line that stand for something that is retracted, or follow one that no longer stands."""
+    """Return the thread's summaries that cover retracted messages, or that follow a voided summary."""
     nearness = {segment.stream: number for number, segment in enumerate(segments(stream, line))}
     here = (len(nearness), 0) if place is None else (nearness[place.stream], -place.version)
     voided: list[int] = []
     gap = False
     for summary in summaries.summaries(ports, acting, stream):
         end = summary.covers[-1]
-        # One that was made in a line which is no longer shared goes with it, and none may stand behind a gap.
+        # A summary made in a thread that is no longer shared is voided too, and no summary may follow a gap.
         gap = gap or (nearness.get(end.stream, 0), -end.last) < here or 0 < nearness[summary.stream] < here[0]
         if gap and summary.stream == stream:
             voided.append(summary.version)
@@ -155,7 +155,7 @@ def _voided(ports: Ports, acting: Acting, stream: str, line: Line, place: Place 
 
 
 def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, into: str) -> list[CallRef]:
-    """Calls that had no result by a place, oldest first: in the line that goes on from there, they wait again."""
+    """Return the calls without a result at a place, oldest first: the thread continuing from there awaits them."""
     if place is None:
         return []
     near = [place, *islice(places(ports, acting, stream, before=place), NEAR - 1)]
@@ -177,7 +177,7 @@ def _open_at(ports: Ports, acting: Acting, stream: str, place: Place | None, int
 
 
 def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list[CallRef]:
-    """Calls that wait now and were made at a place or before it, oldest first."""
+    """Return the calls that are open now and were made at a place or before it, oldest first."""
     calls = line_of(ports, acting, stream).calls.values()
     if place.stream == stream:
         found = [call for call in calls if call.version <= place.version]
@@ -190,7 +190,7 @@ def _waiting_by(ports: Ports, acting: Acting, stream: str, place: Place) -> list
 
 
 def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, thread: str) -> str:
-    """A new line that goes on after a message, or after the newest; gives its stream."""
+    """Fork a new thread after a message, or after the newest one, and return its stream."""
     session = session_of(stream)
     name = Scope.thread(str(parse_scope(session).get("session")), check_id(thread, "thread id")).text
     if name == stream:
@@ -198,7 +198,7 @@ def fork(ports: Ports, acting: Acting, stream: str, at: Message | str | None, th
 
     def decide(states: States) -> dict[str, list[Draft]]:
         known = states[session].session
-        # Nothing is written to the parent, so no version of it is compared: it is looked at in one moment instead.
+        # Nothing is written to the parent, so its version is not compared. Read it in one snapshot instead.
         with ports.journal.snapshot():
             parent = current(ports, acting, stream)
             if known is None or parent.line is None:
@@ -232,13 +232,13 @@ def _forked(
 
 
 def _shared(found: Sequence[Segment], parent: StreamState, place: Place | None) -> tuple[Segment, ...]:
-    """What a branch shares: the parent's own stretch as it is now, and what the parent shares itself."""
+    """Return the segments a fork shares: the parent's own as it is now, then those the parent shares."""
     own = found[0]
     return _until([Segment(own.stream, own.after, own.until, parent.version), *found[1:]], place)
 
 
 def pin(ports: Ports, acting: Acting, stream: str, message: Message | str, *, pinned: bool = True) -> Message:
-    """Keep a message in every window, or no longer."""
+    """Pin a message so that every window keeps it, or unpin it."""
     place = place_of(ports, acting, stream, message)
     if place.stream != stream:
         raise Unsupported(f"This message belongs to {place.stream}, which this line was forked from. Pin it there.")

@@ -1,7 +1,7 @@
-"""Handing ended conversations over to memory: offered from the journal until taken, by one process at a time.
+"""Hand ended conversations over to memory: each is offered from the journal until taken, by one process at a time.
 
-The hand-over is journaled with the end of the session. A crash before it is confirmed offers it again
-under the same key; a memory that fails is asked again, a limited number of times, and each time is noted.
+The handover is journaled with the end of the session. After a crash it is offered again under the same key.
+A memory that fails is tried again a limited number of times, and each attempt is journaled.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PAGE = 100
 
 
 def offer(ports: Ports, acting: Acting, stream: str) -> int:
-    """Offer what a session has to hand over; gives how many were taken. Another process at it is left alone."""
+    """Offer a session's pending handovers and return how many were taken; skip it if another process is at it."""
     if ports.memory is None or not _pending_of(ports, acting, stream):
         return 0
-    # A lease keeps other processes away; within this one, one thread at a time does it.
+    # The lease keeps other processes out; this keeps out other threads of this process.
     here = (acting.tenant, f"handover of {stream}")
     if not ports.leases.enter_block(*here):
         return 0
@@ -49,7 +49,7 @@ def _offer_all(ports: Ports, acting: Acting, stream: str) -> int:
     except ActorBusy:
         return 0
     taken = 0
-    with suppress(StaleEpoch):  # Then this process was thought to be gone, and another has taken over what is left.
+    with suppress(StaleEpoch):  # This process was presumed dead, and another one has taken over the rest.
         try:
             for handover in _pending_of(ports, acting, stream):
                 taken += _offer(ports, acting, stream, handover)
@@ -93,7 +93,7 @@ def _offer(ports: Ports, acting: Acting, stream: str, handover: Handover) -> boo
 
 
 def _take(ports: Ports, ended: EndedConversation) -> None:
-    """Offer it. What would have to be awaited is not taken, whatever it looks like."""
+    """Call the memory's `take`. Refuse an awaitable result: nothing here can await it."""
     assert ports.memory is not None
     take: Callable[[EndedConversation], object] = ports.memory.take
     answer = take(ended)
@@ -108,11 +108,11 @@ def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: Session
 
     def read(thread: str) -> Iterator[Message]:
         if thread not in closing.spans:
-            return  # Nothing was said in it.
+            return  # It has no messages.
         first, last = closing.spans[thread]
         name = Scope.thread(session, thread).text
         end = _end(ports, acting, name, max(first, last))
-        # As it was when it ended: what is retracted or said later under this id is not part of it.
+        # As of its end: messages retracted or appended later under this id do not belong to it.
         for segment in (*reversed(shared_at(ports, acting, name, end - 1)), Segment(name, first, last, last)):
             yield from span_of(ports, acting, segment)
 
@@ -129,13 +129,13 @@ def _ended(ports: Ports, acting: Acting, stream: str, key: str, closing: Session
 
 
 def _end(ports: Ports, acting: Acting, stream: str, after: int) -> int:
-    """The version at which a line ended, after its newest message."""
+    """Return the version at which a thread ended, after its newest message."""
     query = Query(tenant=acting.tenant, stream=stream, after=after, types=("thread.ended",), limit=1)
     return ports.journal.read(query)[0].version
 
 
 def sweep_sessions(ports: Ports, acting: Acting) -> SweptSessions:
-    """End sessions that were idle too long, and offer what was not taken yet."""
+    """End sessions that were idle for too long, and offer pending handovers."""
     now, ended, after = ports.clock.now_ms(), 0, ""
     while idle := ports.journal.idle_sessions(acting.tenant, now, after, PAGE):
         for stream in idle:

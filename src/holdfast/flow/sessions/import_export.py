@@ -1,4 +1,7 @@
-"""Conversations in and out in providers' forms: repaired with a report, or refused; written as they were said."""
+"""Import conversations from providers' formats, and export threads to them.
+
+An import repairs broken lists and reports each repair, or refuses them with `strict`. An export omits nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ ALL_FORMATS = (*FORMATS, "jsonl")
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What came in, and everything that had to be put right on the way."""
+    """The result of an import: the number of messages, and every repair made on the way."""
 
     messages: int
     repairs: tuple[Repair, ...] = ()
@@ -34,7 +37,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(format: str, given: Any) -> Reading:
-    """A conversation in a form, with what was broken in it and in its pairing."""
+    """Parse a conversation in a format and repair it; the reading lists everything that was broken."""
     if format not in ALL_FORMATS:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
     reading = json_lines.read_messages(_lines(given)) if format == "jsonl" else read_conversation(format, given)
@@ -70,7 +73,10 @@ def import_conversation(
     key: str | None = None,
     progress: Progress | None = None,
 ) -> Imported:
-    """Messages at the end of a line in one commit; its system prompt, tools and model if the session has none."""
+    """Append an imported conversation to a thread in one commit.
+
+    The session takes its system prompt, tools and model where it has none.
+    """
     reading = read(format, given)
     if strict and reading.repairs:
         said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
@@ -101,7 +107,7 @@ def import_conversation(
 
 
 def _system(reading: Reading) -> tuple[str | None, list[Message]]:
-    """The system prompt and the rest: given apart, or as the first message."""
+    """Split off the system prompt, given separately or as the first message."""
     if reading.system is not None:
         return reading.system, reading.messages
     first = reading.messages[0] if reading.messages else None
@@ -120,10 +126,10 @@ def _is_the_sessions(
     key: str | None,
     rest: int,
 ) -> bool:
-    """Whether a system prompt is, or becomes, that of the session; another one stays a message."""
+    """Return True if the system prompt is, or becomes, the session's own; any other one stays a message."""
     stored = [] if key is None else ports.journal.by_key(acting.tenant, stream, key)
     if stored:
-        # An import that is repeated does what it did, whatever the session was told since.
+        # A repeated import must do what it did the first time, even if the session's prompt changed since.
         return sum(event.type in session_read.APPENDED for event in stored) == rest
     if system is None or known.system is None:
         return True
@@ -132,9 +138,9 @@ def _is_the_sessions(
 
 
 def _fresh(messages: Sequence[Message]) -> list[Message]:
-    """Messages as they come from elsewhere: places and ids of another journal mean nothing here.
+    """Strip places and ids of another journal from messages.
 
-    Which result answers which call is kept, whatever their providers' ids say.
+    Each result keeps its call, whatever the providers' ids say.
     """
     calls = matched(messages).calls()
     found = []
@@ -167,7 +173,7 @@ def _fresh(messages: Sequence[Message]) -> list[Message]:
 
 
 def export_conversation(ports: Ports, acting: Acting, session: str, thread: str, format: str) -> Any:
-    """A whole line: a request's keyword arguments, or JSON lines. Calls and results side by side, nothing left out."""
+    """Export a whole thread as a request's keyword arguments or as JSON lines, with results next to their calls."""
     if format not in ALL_FORMATS:
         raise InvalidValue(f"{format!r:.40} is not a format. Use one of {', '.join(ALL_FORMATS)}.")
     own, stream = sessions.streams_of(session, thread)
@@ -182,7 +188,7 @@ def export_conversation(ports: Ports, acting: Acting, session: str, thread: str,
 
 
 def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
-    """Where calls made together share a provider's id, only their order tells whose result is whose."""
+    """Sort results by their calls where parallel calls share a provider id, as then only the order matches them."""
     order: dict[str, int] = {}
     results: list[Message] = []
     for message in messages:
@@ -198,7 +204,7 @@ def _by_position(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def with_bodies(ports: Ports, acting: Acting, message: Message) -> Message:
-    """A message whose images and files are bytes again, as far as they are not erased."""
+    """Return a message with its images and files as bytes again, except erased ones."""
     content = message.content
     if isinstance(content, list):
         content = _parts(ports, acting, content)

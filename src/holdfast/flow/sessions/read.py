@@ -1,7 +1,7 @@
-"""Reading conversations: rows by place, newest or oldest first, and bodies of those that are wanted.
+"""Read threads: message rows by place, newest or oldest first, and the bodies of selected rows.
 
-The cost follows the answer: pages of rows, then one read for each stretch of a stream. A branch is read
-through what it shares with other lines, as those were when it was made.
+The cost follows the answer: rows are read in pages, then bodies with one read per run of nearby versions.
+A fork is read through the segments it shares with other threads, as those were when it was forked.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _SHAPING = ("thread.forked", "message.retracted", "thread.ended")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A message's row with the stream that it lives in."""
+    """A message's row and the stream it is stored in."""
 
     stream: str
     row: Row
 
     @property
     def version(self) -> int:
-        """Where it stands in its stream."""
+        """The message's version in its stream."""
         return int(self.row["version"] or 0)
 
     @property
     def round(self) -> int:
-        """Where its round begins."""
+        """The version at which the message's round begins."""
         return int(self.row["round"] or 0)
 
 
 @lru_cache(maxsize=1024)
 def session_of(stream: str) -> str:
-    """The session's stream of a line."""
+    """Return the session stream that a thread's stream belongs to."""
     session = parse_scope(stream).get("session")
     return stream if session is None else Scope.session(session).text
 
 
 def line_of(ports: Ports, acting: Acting, stream: str) -> Line:
-    """Where a line stands; refuses one that is not there."""
+    """Return the current state of a thread; refuse an unknown one."""
     state = current(ports, acting, stream)
     if state.line is None:
         raise SessionNotFound(f"There is no conversation {stream}. Open it with hf.session(…), or check its id.")
@@ -67,12 +67,12 @@ def line_of(ports: Ports, acting: Acting, stream: str) -> Line:
 
 
 def segments(stream: str, line: Line) -> list[Segment]:
-    """The stretches that a line consists of, nearest first: its own, then what it shares."""
+    """Return the segments of a thread, nearest first: its own, then the shared ones."""
     return [Segment(stream, line.floor, line.newest, NOW), *line.shared]
 
 
 def shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[Segment, ...]:
-    """What a line had in common with others at one of its versions, nearest first: read from its events."""
+    """Load the segments that a thread shared with others at one of its versions, nearest first, from its events."""
     shared: tuple[Segment, ...] = ()
     query = Query(tenant=acting.tenant, stream=stream, until=version, types=_SHAPING, limit=256)
     while page := ports.journal.read(query):
@@ -88,7 +88,7 @@ def shared_at(ports: Ports, acting: Acting, stream: str, version: int) -> tuple[
 def places(
     ports: Ports, acting: Acting, stream: str, *, before: Place | None = None, page: int = PAGE
 ) -> Iterator[Place]:
-    """The messages of a line, newest first, all or those before one of them. Rows only, page by page."""
+    """Iterate over a thread's messages, newest first, or over those before one of them. Reads rows only, in pages."""
     found = segments(stream, line_of(ports, acting, stream))
     if before is not None:
         found = _from(found, before)
@@ -100,7 +100,7 @@ def places(
 def places_after(
     ports: Ports, acting: Acting, stream: str, after: Place | None = None, page: int = PAGE
 ) -> Iterator[Place]:
-    """The messages of a line, oldest first, all or those after one of them."""
+    """Iterate over a thread's messages, oldest first, or over those after one of them."""
     found = segments(stream, line_of(ports, acting, stream))
     if after is not None:
         rest = len(_from(found, after))
@@ -129,18 +129,18 @@ def _walk(ports: Ports, acting: Acting, segment: Segment, *, backwards: bool, pa
         if len(rows) < page:
             return
         last = int(rows[-1]["version"] or 0)
-        # Backwards, a message leads over those that were retracted before it, however many they are.
+        # Going backwards, skip all messages that were retracted before this one, however many there are.
         after, until = (after, min(last - 1, over)) if backwards else (last, until)
 
 
 def stands(row: Row, segment: Segment) -> bool:
-    """Whether a message was part of the line at the time that counts."""
+    """Return True if a message was part of the thread at the segment's version: not yet retracted then."""
     retracted = row["retracted"]
     return retracted is None or int(retracted) > segment.at
 
 
 def facts_of(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
-    """Which calls a message makes, and which it answers."""
+    """Load the facts of a message: the calls it makes and the calls it answers."""
     event = event_at(ports, acting, place.stream, place.version)
     assert event is not None, "a row names its event"
     facts: MessageAppended = event.facts
@@ -148,7 +148,7 @@ def facts_of(ports: Ports, acting: Acting, place: Place) -> MessageAppended:
 
 
 def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message]:
-    """The messages at some places, in the same order, each stretch of a stream in one read."""
+    """Load the messages at some places, in the same order, with one read per run of nearby versions."""
     wanted: dict[str, set[int]] = {}
     for place in found:
         wanted.setdefault(place.stream, set()).add(place.version)
@@ -163,7 +163,7 @@ def bodies(ports: Ports, acting: Acting, found: Sequence[Place]) -> list[Message
 
 
 def runs(versions: list[int]) -> list[set[int]]:
-    """Versions near each other are read together; a wide gap between them is not read."""
+    """Group nearby versions to be read together, without reading across wide gaps."""
     found: list[set[int]] = []
     last = -NEAR
     for version in versions:
@@ -190,7 +190,7 @@ def _events(ports: Ports, acting: Acting, stream: str, wanted: set[int]) -> dict
 def decoded(
     ports: Ports, acting: Acting, events: Sequence[Event], pinned: set[tuple[str, int]] | None = None
 ) -> list[Message]:
-    """Stored messages with their large texts, which are artifacts, read in."""
+    """Decode message events, with large texts loaded from their artifacts."""
     found = []
     for event in events:
         if event.type in APPENDED:
@@ -200,7 +200,7 @@ def decoded(
 
 
 def read_message(ports: Ports, acting: Acting, stored: StoredEvent, *, pinned: bool) -> Message:
-    """One stored message with its large texts."""
+    """Decode one stored message, with its large texts loaded."""
     content = message_content_of(stored)
     return message_of(stored, content, _large_texts(ports, acting, content), pinned)
 
@@ -223,7 +223,7 @@ def messages(
     before: Place | None = None,
     after: Place | None = None,
 ) -> list[Message]:
-    """A page of a line, oldest first: the newest `limit`, those before a message, or those after one."""
+    """Read a page of a thread, oldest first: the newest `limit`, or those before or after a message."""
     forwards = after is not None
     walk = places_after(ports, acting, stream, after) if forwards else places(ports, acting, stream, before=before)
     found: list[Place] = []
@@ -235,7 +235,7 @@ def messages(
 
 
 def open_calls(ports: Ports, acting: Acting, stream: str) -> list[ToolCallRequest]:
-    """The calls of a line that wait for a result, oldest first."""
+    """Return a thread's tool calls that have no result yet, oldest first."""
     waiting = set(line_of(ports, acting, stream).calls)
     found: list[ToolCallRequest] = []
     for place in places(ports, acting, stream) if waiting else ():
@@ -249,12 +249,12 @@ def open_calls(ports: Ports, acting: Acting, stream: str) -> list[ToolCallReques
 
 
 def history(ports: Ports, acting: Acting, stream: str) -> Iterator[Message]:
-    """A whole line, oldest first, a page at a time."""
+    """Iterate over a whole thread, oldest first, loading a page at a time."""
     yield from paged(ports, acting, places_after(ports, acting, stream))
 
 
 def paged(ports: Ports, acting: Acting, found: Iterator[Place]) -> Iterator[Message]:
-    """The messages at some places, read a page at a time."""
+    """Iterate over the messages at some places, loading a page at a time."""
     page: list[Place] = []
     for place in found:
         page.append(place)
@@ -266,12 +266,12 @@ def paged(ports: Ports, acting: Acting, found: Iterator[Place]) -> Iterator[Mess
 
 
 def span_of(ports: Ports, acting: Acting, segment: Segment) -> Iterator[Message]:
-    """One stretch of a line, oldest first, a page at a time."""
+    """Iterate over the messages of one segment, oldest first, loading a page at a time."""
     yield from paged(ports, acting, _walk(ports, acting, segment, backwards=False))
 
 
 def place_of(ports: Ports, acting: Acting, stream: str, message: Message | str) -> Place:
-    """Where a message of this line is; refuses one that is not, or no longer, part of it."""
+    """Find a message of this thread; refuse one that is not, or no longer, part of it."""
     id = message.id if isinstance(message, Message) else message
     if not isinstance(id, str) or not id:
         raise MessageNotFound("Name a stored message: a Message that append or messages gave, or its id.")

@@ -1,9 +1,7 @@
-"""Sessions: opened once, settings kept with them, ended for good or to begin anew.
+"""Open, change, list and end sessions.
 
-A session's settings and endings are in its own stream, each line of its conversation in another. What
-ends it ends all its lines in the same commit, so no message can slip in behind the end.
-
-Lists of sessions: most recently active first, page by page; by cost or title, all of them are looked at.
+A session's settings and its end are events of the session's own stream; each thread has a stream of its own.
+Ending a session ends all its threads in the same commit, so no message can follow the end.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ States = Mapping[str, StreamState]
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings as a caller gives them; what is None is not given."""
+    """Session settings as given by a caller; None means not given."""
 
     system: str | None = None
     title: str | None = None
@@ -57,20 +55,20 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     idle_timeout: float | None = None
     agent: bool = False
-    """Whether an agent gives them, for as long as it speaks: without `system`, what the application gave counts."""
+    """True if an agent gives them while it runs. Without `system`, the application's own prompt then applies again."""
     own: int | None = None
-    """For an agent's settings: the version of the system prompt that the application gave; 0 if it gave none."""
+    """For an agent's settings: the version of the application's own system prompt; 0 if it gave none."""
 
 
 def streams_of(id: str, thread: str) -> tuple[str, str]:
-    """A session's own stream, and that of one of its lines."""
+    """Return a session's own stream and the stream of one of its threads."""
     return Scope.session(check_id(id, "session id")).text, Scope.thread(id, check_id(thread, "thread id")).text
 
 
 def open_session(
     ports: Ports, acting: Acting, id: str, thread: str, given: Given, *, create: bool = True
 ) -> SessionState:
-    """A session and one of its lines, made if they are not there; new settings are noted."""
+    """Open a session and one of its threads, creating both if missing, and journal changed settings."""
     session, line = streams_of(id, thread)
     given = _checked(ports, given)
     known = current(ports, acting, session).session
@@ -104,20 +102,20 @@ def open_session(
 
 
 def begun(known: SessionState | None) -> list[Draft]:
-    """What follows the first event of a new line: its generation, and that it waits if its session has ended."""
+    """Return the events after a new thread's first one: its generation, and its end if the session has ended."""
     if known is None:
         return []
     drafts: list[Draft] = []
     if known.generation:
         drafts.append(Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation)))
     if known.status != "open":
-        # As all other lines were reset: the first message in any of them begins the session anew.
+        # All other threads were reset in the same way: the first message in any of them restarts the session.
         drafts.append(Draft(type="thread.ended", facts=ThreadEnded(reset=True)))
     return drafts
 
 
 def was_reset(ports: Ports, acting: Acting, session: str, known: SessionState) -> bool:
-    """Whether a session that has ended begins anew with the next message: each of its lines can tell."""
+    """Return True if an ended session restarts with the next message. All threads agree, so one is read."""
     id = str(parse_scope(session).get("session"))
     line = current(ports, acting, Scope.thread(id, known.threads[0]).text).line
     return line is not None and line.fresh
@@ -150,7 +148,7 @@ def _tools(ports: Ports, acting: Acting, tools: Sequence[Any]) -> Artifact:
 def _changes(
     ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given, tools: Artifact | None
 ) -> Given | None:
-    """What is given and not what is stored; None if nothing is."""
+    """Return the given settings that differ from the stored ones; None if none does."""
     wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
     texts = session_texts(ports, acting, stream, known, tuple(wanted))
     different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
@@ -168,7 +166,7 @@ def _changes(
 
 
 def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionState, given: Given) -> dict[str, Any]:
-    """What becomes of the system prompt: what the application gave, and what an agent gave while it spoke."""
+    """Return the changes to the system prompt, telling the application's own prompt from an agent's temporary one."""
     if known.system is None or (given.system is None and not given.agent):
         return {} if given.system is None else {"system": given.system, "own": 0 if given.agent else None}
     event = event_at(ports, acting, stream, known.system)
@@ -182,7 +180,7 @@ def _prompt_changes(ports: Ports, acting: Acting, stream: str, known: SessionSta
 
 
 def _tokenizer(ports: Ports, given: Given) -> str | None:
-    """The tokenizer that was asked for; without one, it follows from the model whenever something is counted."""
+    """Return the requested tokenizer's name. If none was requested, each count derives it from the model."""
     assert ports.models is not None
     return None if given.tokenizer is None else ports.models.tokenizer(given.tokenizer).name
 
@@ -203,7 +201,7 @@ def _settings(type_name: str, given: Given, tools: Artifact | None, ports: Ports
 
 
 def beside(ports: Ports, acting: Acting, stream: str, given: Given) -> Beside:
-    """New settings to be written in the same commit as messages."""
+    """Return new settings as a write that goes into the same commit as messages."""
     given = _checked(ports, given)
     tools = None if given.tools is None else _tools(ports, acting, given.tools)
 
@@ -218,7 +216,7 @@ def beside(ports: Ports, acting: Acting, stream: str, given: Given) -> Beside:
 def session_texts(
     ports: Ports, acting: Acting, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS
 ) -> dict[str, Any]:
-    """The system prompt, title and metadata of a session, as far as they are not erased."""
+    """Return the system prompt, title and metadata of a session, leaving out erased ones."""
     versions = {name: version for name in names if (version := getattr(known, name)) is not None}
     events = {version: event_at(ports, acting, stream, version) for version in set(versions.values())}
     found = {name: field(events[version], name) for name, version in versions.items()}
@@ -226,7 +224,7 @@ def session_texts(
 
 
 def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[ToolDef, ...]:
-    """The tools that a session's model is told about."""
+    """Return the tools that the session's model is offered."""
     if known.tools is None:
         return ()
     body = artifacts.read(ports, acting, known.tools)
@@ -234,7 +232,7 @@ def session_tools(ports: Ports, acting: Acting, known: SessionState) -> tuple[To
 
 
 def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
-    """What a session is now; refuses one that is not there."""
+    """Return the current state of a session; refuse an unknown id."""
     found = current(ports, acting, Scope.session(check_id(id, "session id")).text).session
     if found is None:
         raise SessionNotFound(f"There is no session {id!r}. Check the id and the tenant.")
@@ -245,12 +243,12 @@ def session_state(ports: Ports, acting: Acting, id: str) -> SessionState:
 
 
 def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: bool, quiet_at: int | None = None) -> bool:
-    """End a session in one commit; False if there was nothing to end.
+    """End a session in one commit; return False if there was nothing to end.
 
-    With `quiet_at`, only if nothing was said for as long as its timeout says by then.
+    With `quiet_at`, end it only if it has been idle for its timeout at that time.
     """
     session = Scope.session(check_id(id, "session id")).text
-    current(ports, acting, session)  # Nothing is left undone because of a status that was only remembered.
+    current(ports, acting, session)  # Refresh: a cached status must not prevent the end.
 
     def lines(states: States) -> list[str]:
         known = states[session].session
@@ -282,7 +280,7 @@ def end_session(ports: Ports, acting: Acting, id: str, *, cause: str, reset: boo
 
 
 def _busy(known: SessionState, lines: States, now: int) -> bool:
-    """Whether something was said since the session was taken for idle."""
+    """Return True if the session is not idle after all: a message arrived, or its status or timeout changed."""
     newest = max((state.line.newest_at for state in lines.values() if state.line is not None), default=0)
     return known.status != "open" or known.idle_timeout_ms is None or newest + known.idle_timeout_ms > now
 
@@ -311,12 +309,12 @@ def _ending(
 
 
 def closed_draft(known: SessionState, *, reset: bool) -> Draft:
-    """The last word about a session's end."""
+    """Return the event that completes the end of a session."""
     return Draft(type="session.closed", facts=ClosedFacts(reset=reset, generation=known.generation))
 
 
 def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
-    """What all lines of a session used, as their providers reported it."""
+    """Return the usage of all threads of a session, as reported by their providers."""
     total = Usage(cost=0)
     for thread in session_state(ports, acting, id).threads:
         line = current(ports, acting, Scope.thread(id, thread).text).line
@@ -328,7 +326,7 @@ def session_usage(ports: Ports, acting: Acting, id: str) -> Usage:
 
 PAGE = 100
 MANY = 1_000
-"""Rows that are only added up are read by the thousand."""
+"""Rows per page when they are only added up."""
 ORDERS = ("activity", "cost", "title")
 STATUSES = ("open", "closing", "ended", "closed")
 
@@ -343,7 +341,7 @@ def sessions(
     order: str = "activity",
     limit: int | None = None,
 ) -> Iterator[SessionInfo]:
-    """Sessions, most recently active first, or by cost or title; `title` keeps those whose title holds it."""
+    """List sessions by last activity, cost or title; `title` selects those whose title contains it."""
     if order not in ORDERS:
         raise InvalidValue(f"order must be one of {', '.join(ORDERS)}, not {order!r}.")
     if status is not None and status not in STATUSES:
@@ -360,7 +358,7 @@ def sessions(
 
 
 def usage(ports: Ports, acting: Acting) -> Usage:
-    """What all sessions of a tenant used and cost; looks at each of them once, page by page, as of one moment."""
+    """Return the usage of all sessions of a tenant: reads each session once, page by page, in one snapshot."""
     query, total = SessionQuery(limit=MANY), Usage(cost=0)
     with ports.journal.snapshot():
         while page := ports.journal.sessions(acting.tenant, query):

@@ -1,1 +1,1 @@
-"""Entries and edges: kept, found by words, meaning and edges, over any store."""
+"""Entries and edges: written, read, and searched by words, meaning and edges, over any store."""

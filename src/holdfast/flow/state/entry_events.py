@@ -1,6 +1,6 @@
-"""Entries and edges as events of their scope's stream, and back.
+"""Convert entries and edges to events of their scope's stream, and back.
 
-Entries that were to live as long as a session go with it, in the commit that ends it.
+Entries with the lifetime of a session are deleted in the commit that ends it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.records.scope import parse_scope
 
 
 class _RawValue(msgspec.Struct, frozen=True):
-    """The value of a content as its bytes, not taken apart."""
+    """The value of a content as undecoded bytes."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def written_draft(scope: str, key: str, entry: Stored) -> Draft:
-    """The event of a write. What is kept about a user belongs to that user, whoever wrote it."""
+    """Return the event of a write. An entry in a user's scope belongs to that user, whoever wrote it."""
     facts = StateWritten(
         key=key,
         tier=entry.tier,
@@ -43,12 +43,12 @@ def written_draft(scope: str, key: str, entry: Stored) -> Draft:
 
 
 def deleted_draft(key: str, *, cause: str = "call", effect: str | None = None, missing: bool = False) -> Draft:
-    """The event of a deletion, or of one that found nothing to delete."""
+    """Return the event of a deletion; with `missing`, of one that found nothing to delete."""
     return Draft(type="state.deleted", facts=StateDeleted(key=key, cause=cause, effect=effect, missing=missing))
 
 
 def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
-    """The event of an edge. What it says of a user's entries belongs to that user, at whichever end they are."""
+    """Return the event of a new edge. Its data belongs to the user whose entry is at either end."""
     facts = StateLinked(
         source=edge.source,
         kind=edge.kind,
@@ -64,7 +64,7 @@ def linked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
 
 
 def unlinked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
-    """The event of an edge that goes."""
+    """Return the event of a removed edge."""
     facts = StateUnlinked(
         source=edge.source, kind=edge.kind, target=edge.target, target_scope=edge.target_scope, effect=effect
     )
@@ -72,7 +72,7 @@ def unlinked_draft(edge: Edge, *, effect: str | None = None) -> Draft:
 
 
 def stored_entry(event: StoredEvent) -> tuple[str, Stored]:
-    """The entry that an event holds, with its key."""
+    """Return the key and the entry that an event holds."""
     facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
     assert event.content is not None, "an entry whose value was erased is not read"
     return facts.key, Stored(
@@ -93,7 +93,7 @@ PAGE = 256
 
 
 def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[str, list[Draft]]:
-    """The deletions that the end of a session entails, by stream."""
+    """Return the deletions that the end of a session entails, by stream."""
     found: dict[str, list[Draft]] = {}
     for stream in streams:
         keys = _ending(ports, acting, stream)
@@ -104,7 +104,7 @@ def ending_drafts(ports: Ports, acting: Acting, streams: Iterable[str]) -> dict[
 
 def _ending(ports: Ports, acting: Acting, stream: str) -> list[str]:
     keys: list[str] = []
-    # At the beginning of time nothing is over yet: what has expired goes as well.
+    # `now=0` makes expired entries visible, so they are deleted too.
     page = EntryPage(now=0, lifetime="session", limit=MAX_PAGE)
     while True:
         more = [stored_entry(event)[0] for event in ports.journal.entries(acting.tenant, stream, page)]
@@ -115,7 +115,7 @@ def _ending(ports: Ports, acting: Acting, stream: str) -> list[str]:
 
 
 def scopes_in(ports: Ports, acting: Acting, session: str) -> list[str]:
-    """The streams in a session, whether anything was said in them or not, at the cost of their number."""
+    """List the streams below a session, also those without messages, at the cost of their number."""
     found: list[str] = []
     below, after = f"{session}/", f"{session}/"
     while heads := ports.journal.heads(acting.tenant, after, PAGE):
@@ -128,6 +128,6 @@ def scopes_in(ports: Ports, acting: Acting, session: str) -> list[str]:
 
 
 def clear_transients(ports: Ports, acting: Acting, session: str) -> None:
-    """What lay over the entries of a session is gone with it."""
+    """Remove the transient entries of a session and of the scopes below it."""
     if ports.transients is not None:
         ports.transients.clear_below((acting.tenant, session))

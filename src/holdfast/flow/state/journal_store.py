@@ -1,7 +1,7 @@
-"""The journaled store: entries and edges are events of their scope's stream.
+"""The journal as a store: entries and edges are events of their scope's stream.
 
-They are rebuilt, explained, erased, exported and restored with everything else. An entry's version
-is the version of the event that holds it, so it grows and is never given twice.
+They are rebuilt, explained, erased, exported and restored with everything else. An entry's version is the version of
+its event, so it only grows and is never reused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.records.ids import check_key
 TRIES: Final = 64
 PAGE: Final = 256
 PURGED: Final = 1_000
-"""Entries whose time is over that are looked for at once."""
+"""The number of expired entries fetched at once."""
 _NEWEST: Final = 2**62
 _NOTHING: Final[frozenset[str]] = frozenset()
 _ON_DISK: Final = frozenset({"durable", "shared"})
@@ -35,7 +35,7 @@ _BY_MEANING: Final = frozenset({"vectors"})
 
 
 def storage(ports: Ports, acting: Acting) -> Storage:
-    """The journaled store of one tenant, with its rules. Flows that write keys of our own take `unreserved`."""
+    """Return the journal store of one tenant, with its rules. To write holdfast's own keys, use `internal_storage`."""
     assert ports.transients is not None
     return Storage(
         store=JournaledStore(ports, acting),
@@ -49,7 +49,7 @@ def storage(ports: Ports, acting: Acting) -> Storage:
 
 
 def unreserved(ports: Ports, acting: Acting) -> Storage:
-    """The same for what holdfast itself writes."""
+    """Return the same storage for holdfast's own writes, which may use reserved keys."""
     return replace(storage(ports, acting), reserving=False)
 
 
@@ -91,7 +91,7 @@ class JournaledStore:
             known = self._ports.journal.entry(self._acting.tenant, scope, key)
             at = 0 if known is None else known.version
             late = expected is not None and at != expected
-            # With a key it is noted that there was nothing: a retry must not delete what was written since.
+            # With an idempotency key, journal that nothing was there: a retry must not delete a later write.
             nothing = late or (known is None and once is None)
             return {} if nothing else {scope: [deleted_draft(key, missing=known is None)]}
 
@@ -102,7 +102,7 @@ class JournaledStore:
         return not deleted.missing
 
     def purge(self, now: int) -> int:
-        """Deletions of what is over, stream by stream; what was written anew meanwhile stays."""
+        """Delete expired entries scope by scope; entries rewritten meanwhile stay."""
         count = 0
         while found := self._ports.journal.expired(self._acting.tenant, now, PURGED):
             by_scope: dict[str, list[tuple[str, int]]] = {}
@@ -119,14 +119,14 @@ class JournaledStore:
             drafts = []
             for key, version in over:
                 known = self._ports.journal.entry(self._acting.tenant, scope, key)
-                if known is None or known.version == version:  # None also where its value was erased.
+                if known is None or known.version == version:  # None also means that its value was erased.
                     drafts.append(deleted_draft(key, cause="expiry"))
             return {scope: drafts}
 
         return len(change(self._ports, self._acting, (scope,), decide, tries=TRIES).facts)
 
     def _compared(self, scope: str, key: str, draft: Draft, expected: int, once: str | None) -> int | None:
-        """Write if the entry is at a version; None if it is not."""
+        """Write if the entry is at the expected version; else return None."""
 
         def decide(states: States) -> dict[str, list[Draft]]:
             known = self._ports.journal.entry(self._acting.tenant, scope, key)
@@ -137,7 +137,7 @@ class JournaledStore:
         return None if changed.appended is None else changed.appended.parts[0].first
 
     def answered(self, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
-        """What a call with this idempotency key made before: the version of its event."""
+        """Return the version of the event written by an earlier call with this idempotency key."""
         stored = self._ports.journal.by_key(self._acting.tenant, scope, check_key(once))
         if not stored:
             return None
@@ -157,7 +157,7 @@ class JournaledStore:
         if event.type != "state.written" or (event.facts.reducer or "overwrite") != reducer:
             return False
         if event.content is ERASED:
-            return True  # What it was cannot be compared any more.
+            return True  # The erased value can no longer be compared.
         before = event.content.value if reducer == "overwrite" else event.content.given
         wanted = redact.clean(self._ports, ValueContent(value=decode(given)))
         return encode(before) == encode(wanted.value)
@@ -178,14 +178,14 @@ class JournaledStore:
         return True
 
     def linked(self, edge: Edge) -> bool:
-        """Whether there is this edge, whatever its data."""
+        """Return True if this edge exists, whatever its data."""
         return self._ports.journal.linked(self._acting.tenant, edge)
 
     def edges(self, query: EdgeQuery) -> list[Edge]:
         return [_edge(decode_event(event)) for event in self._ports.journal.edges(self._acting.tenant, query)]
 
     def history(self, scope: str, key: str, limit: int | None) -> list[Revision]:
-        """Every event that changed a key, newest first, as far back as is asked for."""
+        """Return every change of a key, newest first, up to `limit`."""
         found: list[Revision] = []
         before = _NEWEST
         while limit is None or len(found) < limit:
@@ -198,11 +198,11 @@ class JournaledStore:
         return found
 
     def scopes(self, now: int, after: str, limit: int) -> list[str]:
-        """Scopes that have entries, in order, after one of them."""
+        """Return scopes that have entries, in order, after one of them."""
         return self._ports.journal.scopes(self._acting.tenant, now, after, limit)
 
     def close(self) -> None:
-        """The journal is closed by whoever opened it."""
+        """Do nothing: the journal is closed by its owner."""
 
 
 def _edge(event: Event) -> Edge:

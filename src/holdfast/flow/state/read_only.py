@@ -1,4 +1,4 @@
-"""A store that can only be looked at: what a StateReader reads from, so that nothing on the way there writes."""
+"""A read-only view of a store for `StateReader`: no attribute in it exposes a method that writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRANSIENTS = ("get", "at", "over")
 
 
 class ReadOnlyStore:
-    """The reading half of a store, as functions of its own: none of them names the store that it asks."""
+    """The read methods of a store, wrapped so that no attribute exposes the store itself."""
 
     __slots__ = ("_capabilities", *_STORE)
 
@@ -35,7 +35,7 @@ class ReadOnlyStore:
 
 
 class ReadOnlyTransients:
-    """What lies over entries, to be looked at."""
+    """The read methods of transient entries."""
 
     __slots__ = _TRANSIENTS
 
@@ -47,7 +47,7 @@ class ReadOnlyTransients:
 
 
 def read_only(storage: Storage) -> Storage:
-    """The same for whoever only reads."""
+    """Return the storage with read-only views of its store and its transient entries."""
     if isinstance(storage.store, ReadOnlyStore):
         return storage
     return replace(
@@ -58,7 +58,7 @@ def read_only(storage: Storage) -> Storage:
 
 
 def _asking(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in place of a method, which would carry its object."""
+    """Wrap a method in a function: a bound method would expose its object."""
 
     def asking(*given: Any) -> Any:
         return ask(*given)

@@ -1,7 +1,4 @@
-"""Finding entries: by their words and by what they mean, and along the edges between them.
-
-Searching the journal: entries of scopes and messages of conversations, by words and by what they mean.
-"""
+"""Search entries and messages by words and by meaning, and follow the edges between entries."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ from holdfast.records.scope import Address, Scope
 
 MOST_REACHED = 100_000
 CANDIDATES = 100
-"""Best by words and best by meaning that are ranked together. Measured, more change next to nothing."""
+"""The matches by words and by meaning that are ranked together. Measurements show that more change almost nothing."""
 
 
 def search(storage: Storage, scope: Address, query: str, limit: int) -> list[SearchResult]:
-    """Entries of one scope, best first. A store that cannot search finds nothing."""
+    """Search the entries of one scope, best first. A store that cannot search finds nothing."""
     place, query = Scope.of(scope).text, check_query(query)
     words = terms(query)
     rules.check_limit("limit", limit, MOST_RESULTS)
@@ -49,12 +46,12 @@ def search(storage: Storage, scope: Address, query: str, limit: int) -> list[Sea
     vector, name = query_vector(storage, query)
     wanted = Wanted(now=now, terms=words, vector=vector, embedder=name, limit=max(CANDIDATES, 2 * limit))
     matches = storage.store.search(place, wanted)
-    # What a transient entry lies over is not what a reader would get.
+    # Drop entries hidden by a transient one: a reader would get another value.
     return ranked(place, [match for match in matches if match.key not in over], words, limit)
 
 
 def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None]:
-    """What an embedder makes of a question. One that is out of order leaves the words."""
+    """Embed a query. If the embedder fails, return no vector, which leaves the search by words."""
     embedder = storage.embedder
     if embedder is None or "vectors" not in storage.store.capabilities:
         return None, None
@@ -65,7 +62,7 @@ def query_vector(storage: Storage, query: str) -> tuple[bytes | None, str | None
 
 
 def ranked(scope: str, matches: list[Match], words: tuple[str, ...], limit: int) -> list[SearchResult]:
-    """Matches as results, best first; equal ones newest first."""
+    """Rank matches and return results, best first; of equals, the newest first."""
     matches = sorted(matches, key=lambda match: match.key)
     candidates = [
         Candidate(
@@ -105,7 +102,7 @@ def edge_between(
     weight: float | None = None,
     data: Any = None,
 ) -> Edge:
-    """An edge as it is stored, checked."""
+    """Check the arguments and return an edge as it is stored."""
     place = Scope.of(scope).text
     value = plain(data)
     encode(value)
@@ -121,7 +118,7 @@ def edge_between(
 
 
 def link(storage: Storage, edge: Edge) -> None:
-    """Connect two keys. They need not have values; the same edge again takes new weight and data."""
+    """Connect two keys, which need not have values. Linking again replaces the edge's weight and data."""
     needs(storage, "graph", "a graph")
     check_writable(storage, edge.source, edge.target)
     size = len(encode(edge.data, storage.settings.nesting))
@@ -134,7 +131,7 @@ def link(storage: Storage, edge: Edge) -> None:
 
 
 def unlink(storage: Storage, edge: Edge) -> bool:
-    """Take an edge away; gives whether it was there."""
+    """Remove an edge; return True if it was there."""
     needs(storage, "graph", "a graph")
     check_writable(storage, edge.source, edge.target)
     return storage.store.unlink(edge)
@@ -143,7 +140,7 @@ def unlink(storage: Storage, edge: Edge) -> bool:
 def neighbours(
     storage: Storage, scope: Address, key: str, kinds: Any, direction: str, limit: int | None = None
 ) -> list[Edge]:
-    """The edges at a key, or the first of them."""
+    """List the edges at a key, up to `limit`."""
     needs(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
     way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
@@ -157,7 +154,7 @@ def neighbours(
 def traverse(
     storage: Storage, scope: Address, key: str, depth: int, kinds: Any, direction: str, limit: int | None
 ) -> list[Reached]:
-    """Every key within so many edges of one, nearest first."""
+    """Return every key within `depth` edges of a key, nearest first."""
     needs(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
     return rules.traverse(
@@ -173,7 +170,7 @@ def traverse(
 SEARCH_CANDIDATES: Final = 400
 BY_MEANING: Final = 100
 AROUND: Final = 20
-"""Hits whose neighbours are looked at as well: what was said next is often the answer."""
+"""The number of hits whose neighbours are considered too: the next message is often the answer."""
 STEPS: Final = 2
 SAMPLED: Final = 200
 CHARACTERS_PER_TOKEN: Final = 4
@@ -181,18 +178,18 @@ MOST_RESULTS: Final = 1_000
 LONGEST_QUERY: Final = 10_000
 
 Counts = Callable[[StoredEvent], bool]
-"""Whether a message is one of those that are searched."""
+"""A predicate that is True for messages that take part in the search."""
 
 
 def check_query(query: object) -> str:
-    """What to look for: text of any kind."""
+    """Check a query and return it, cut to a bounded length and made valid UTF-8."""
     if not isinstance(query, str):
         raise InvalidValue(f"query must be text, not {type(query).__name__}.")
     return query[:LONGEST_QUERY].encode("utf-8", "replace").decode()
 
 
 def search_entries(ports: Ports, acting: Acting, scope: str, wanted: Wanted) -> list[Match]:
-    """Entries of one scope with raw scores, for the rules above the store to rank."""
+    """Search the entries of one scope and return raw scores; the caller ranks them."""
     search = TextSearch(terms=wanted.terms, now=wanted.now, scopes=(scope,), limit=wanted.limit)
     hits = {hit.event.seq: hit for hit in ports.journal.search(acting.tenant, search)}
     near: dict[int, tuple[Hit, float]] = {}
@@ -215,7 +212,7 @@ def search_line(
     *,
     counts: Counts = lambda event: True,
 ) -> list[SearchResult]:
-    """Messages of one line, with what it shares with others; best first. What does not count is as if it were not."""
+    """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
     query = check_query(query)
     rules.check_limit("limit", limit, MOST_RESULTS)
     lines = tuple(segments(stream, line_of(ports, acting, stream)))
@@ -223,7 +220,7 @@ def search_line(
 
 
 def search_all(ports: Ports, acting: Acting, query: str, limit: int) -> list[SearchResult]:
-    """Messages and entries of the whole tenant, by their words."""
+    """Search messages and entries of the whole tenant by their words."""
     query = check_query(query)
     rules.check_limit("limit", limit, MOST_RESULTS)
     return _search(ports, acting, query, limit)
@@ -262,7 +259,7 @@ def _search(
 
 
 def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
-    """What a reader would get: what a transient entry lies over is something else."""
+    """Drop entries hidden by a transient one: a reader would get another value."""
     over = {
         (stream, key)
         for stream in {hit.event.stream for hit in hits if hit.event.type == KEPT and ports.transients is not None}
@@ -272,7 +269,7 @@ def _seen(ports: Ports, acting: Acting, search: TextSearch, hits: Sequence[Hit])
 
 
 def _key(event: StoredEvent) -> str | None:
-    """The key of an entry; a message has none."""
+    """Return the key of an entry; None for a message."""
     return decode_facts(event.type, event.schema, event.facts).key if event.type == KEPT else None
 
 
@@ -290,7 +287,7 @@ def _near(
 
 
 def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequence[StoredEvent]) -> list[Hit]:
-    """What was said around the best hits, as far as it is searched as well."""
+    """Find messages around the best hits, within the searched places."""
     known = {event.seq for event in found}
     with ports.journal.snapshot():
         near = {
@@ -304,7 +301,7 @@ def _neighbours(ports: Ports, acting: Acting, search: TextSearch, found: Sequenc
 
 
 def _beside(ports: Ports, event: StoredEvent) -> list[StoredEvent]:
-    """The messages just before and after one; in most conversations nothing else stands between them."""
+    """Return the messages just before and after one; in most threads nothing else is between them."""
     query = Query(
         tenant=event.tenant,
         stream=event.stream,
@@ -342,7 +339,7 @@ def _candidate(hit: Hit, cosine: float) -> Candidate:
 
 
 def _mean_length(ports: Ports, acting: Acting, search: TextSearch, events: Sequence[StoredEvent]) -> float:
-    """How long the messages of the place searched are, by the newest of them."""
+    """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
     for line in search.lines[:1]:
         span = Span(table="messages", after=line.after, until=line.until, limit=SAMPLED, backwards=True)

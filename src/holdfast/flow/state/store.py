@@ -1,6 +1,6 @@
-"""A store with its rules, and reading it: the same rules over every store.
+"""A store with the rules that apply over every backend, and reads from it.
 
-A backend keeps bytes and compares versions; what a key is, what is over and what lies over what is decided here.
+A backend keeps bytes and compares versions. Key checks, expiry and transient entries are handled here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.records.settings import Settings
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """A store with what its rules need."""
+    """A store with everything its rules need."""
 
     store: Store
     clock: Clock
@@ -30,21 +30,21 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     embedder: Embedder | None = None
     reserving: bool = False
-    """Whether some keys are holdfast's own, so that whoever writes by these rules is refused them."""
+    """True if holdfast's own keys are reserved, so that callers cannot write them."""
 
     def place(self, scope: str) -> tuple[str, str]:
-        """Where transient entries of a scope lie."""
+        """Return the key under which transient entries of a scope are kept."""
         return (self.tenant, scope)
 
 
 def check_writable(storage: Storage, *keys: str) -> None:
-    """Refuse keys that are not for callers to write."""
+    """Refuse reserved keys."""
     if storage.reserving:
         rules.check_not_reserved(*keys)
 
 
 def needs(storage: Storage, capability: str, what: str) -> None:
-    """Refuse what the store does not declare."""
+    """Refuse an operation whose capability the store does not declare."""
     if capability not in storage.store.capabilities:
         raise Unsupported(f"This store does not offer {what}. It declares: {_declared(storage.store)}.")
 
@@ -54,23 +54,24 @@ def _declared(store: Store) -> str:
 
 
 def find(storage: Storage, scope: str, key: str) -> Stored | None:
-    """The entry that readers see: a transient one first, never one whose time is over."""
+    """Find the entry that readers see: a transient one first, never an expired one."""
     now = storage.clock.now_ms()
     over = storage.transients.get(storage.place(scope), key, now)
     return over if over is not None else live(storage.store.get(scope, key), now)
 
 
 def live(entry: Stored | None, now: int) -> Stored | None:
+    """Return the entry, or None if it has expired."""
     return entry if entry is not None and entry.live(now) else None
 
 
 def value_of(entry: Stored) -> Any:
-    """What an entry holds, as plain data."""
+    """Return an entry's value as plain data."""
     return decode(entry.value)
 
 
 def read(storage: Storage, scope: Address, key: str, as_: Any = None, default: Any = None) -> Any:
-    """A key's value, as a type if one is asked for; the default if there is none."""
+    """Return a key's value, converted to a type if requested; the default if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     entry = find(storage, place, key)
     if entry is None:
@@ -79,7 +80,7 @@ def read(storage: Storage, scope: Address, key: str, as_: Any = None, default: A
 
 
 def require(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
-    """A key's value; without one, an error."""
+    """Return a key's value; raise EntryNotFound if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     entry = find(storage, place, key)
     if entry is None:
@@ -88,14 +89,14 @@ def require(storage: Storage, scope: Address, key: str, as_: Any = None) -> Any:
 
 
 def entry_of(storage: Storage, scope: Address, key: str) -> Entry | None:
-    """A key's value with its version and how it is kept."""
+    """Return a key's entry: its value, version and options; None if there is none."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     entry = find(storage, place, key)
     return None if entry is None else shown(place, key, entry)
 
 
 def shown(scope: str, key: str, entry: Stored) -> Entry:
-    """An entry as readers get it."""
+    """Convert a stored entry to the record that readers get."""
     return Entry(
         scope=scope,
         key=key,
@@ -111,14 +112,14 @@ def shown(scope: str, key: str, entry: Stored) -> Entry:
 
 
 def listed(storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None) -> list[str]:
-    """Keys in order, after one of them: the next page begins after the last key of this one."""
+    """List keys in order, after one of them: the next page begins after the last key of this one."""
     return [key for key, _ in paged(storage, scope, prefix, after, limit)]
 
 
 def paged(
     storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
 ) -> list[tuple[str, Stored]]:
-    """Entries in order of key, transient ones in place of what they lie over."""
+    """List stored entries in key order, with transient ones in place of those they overlay."""
     place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
     after = None if after is None else rules.check_entry_key(after)
     most = None if limit is None else rules.check_limit("limit", limit)
@@ -129,7 +130,7 @@ def paged(
         if key.startswith(prefix) and (after is None or key > after)
     }
     found = dict(stored_entries(storage, place, EntryPage(now=now, prefix=prefix, after=after), most))
-    # A page that is full may end before a transient key: that one belongs to a later page, in order.
+    # A full page may end before a transient key: sorting and cutting leaves that key to a later page.
     found.update(over)
     return sorted(found.items())[:most]
 
@@ -137,7 +138,7 @@ def paged(
 def entries(
     storage: Storage, scope: Address, prefix: str = "", after: str | None = None, limit: int | None = None
 ) -> list[Entry]:
-    """Entries in order of key, as readers get them."""
+    """List entries in key order, as readers get them."""
     place = Scope.of(scope).text
     return [shown(place, key, entry) for key, entry in paged(storage, place, prefix, after, limit)]
 
@@ -155,14 +156,14 @@ def stored_entries(storage: Storage, scope: str, page: EntryPage, most: int | No
 
 
 def history(storage: Storage, scope: Address, key: str, limit: int | None = None) -> list[Revision]:
-    """What a key held, newest first."""
+    """Return the revisions of a key, newest first."""
     needs(storage, "history", "history")
     most = None if limit is None else rules.check_limit("limit", limit)
     return cast(TellingStore, storage.store).history(Scope.of(scope).text, rules.check_entry_key(key), most)
 
 
 def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[str]:
-    """Scopes that have entries, in order, after one of them."""
+    """List scopes that have entries, in order, after one of them."""
     needs(storage, "history", "a list of its scopes; hf.state does")
     told = cast(TellingStore, storage.store).scopes
     most = rules.MAX_PAGE if limit is None else rules.check_limit("limit", limit)
@@ -177,7 +178,7 @@ def scopes(storage: Storage, after: Address | None, limit: int | None) -> list[s
 
 
 def datalog(storage: Storage, script: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a store makes of a question in Datalog."""
+    """Run a Datalog script in the store."""
     needs(storage, "datalog", "Datalog")
     if not isinstance(script, str):
         raise InvalidValue(f"script must be text, not {type(script).__name__}.")

@@ -1,4 +1,4 @@
-"""Transient entries: they lie over what is stored, are seen by this process alone, and go when their turn ends."""
+"""Transient entries: they overlay stored ones, are visible in this process only, and are cleared when a turn ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Place = tuple[str, str]
 
 
 class Transients:
-    """(tenant, scope) → key → entry, for every view of one client.
+    """A map (tenant, scope) → key → entry, shared by every view of one client.
 
-    Bounded: beyond `most` of a tenant its writing is refused, and nobody else's.
+    Bounded: a tenant with `most` entries is refused further ones; other tenants are not affected.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,21 +27,21 @@ class Transients:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent process may have held."""
         self._lock = threading.Lock()
 
     def at(self, place: Place, key: str) -> Stored | None:
-        """The entry that was laid over a key, also if its time is over."""
+        """Return the entry that overlays a key, expired or not."""
         kept = self._kept.get(place)
         return None if kept is None else kept.get(key)
 
     def get(self, place: Place, key: str, now: int) -> Stored | None:
-        """The entry that lies over a key, if its time is not over."""
+        """Return the entry that overlays a key, if it has not expired."""
         entry = self.at(place, key)
         return entry if entry is not None and entry.live(now) else None
 
     def put(self, place: Place, key: str, entry: Stored, before: Stored | None) -> bool:
-        """Lay an entry over a key, in place of what was there before; False if that has changed."""
+        """Overlay a key with an entry in place of `before`; return False if another entry is there now."""
         with self._lock:
             if self.at(place, key) is not before:
                 return False
@@ -64,7 +64,7 @@ class Transients:
             )
 
     def drop(self, place: Place, key: str) -> bool:
-        """Take one away."""
+        """Remove one entry; return True if there was one."""
         with self._lock:
             return self.at(place, key) is not None and self._take(place, key)
 
@@ -82,21 +82,21 @@ class Transients:
             del self._counts[tenant]
 
     def clear(self, place: Place) -> int:
-        """Take all of a scope away; gives how many there were."""
+        """Remove all entries of a scope and return their number."""
         with self._lock:
             gone = len(self._kept.pop(place, {}))
             self._less(place[0], gone)
             return gone
 
     def clear_below(self, place: Place) -> None:
-        """Take all of a scope away, and of every scope that lies in it."""
+        """Remove all entries of a scope and of the scopes below it."""
         tenant, scope = place
         with self._lock:
             for kept in [one for one in self._kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
                 self._less(tenant, len(self._kept.pop(kept)))
 
     def over(self, place: Place, now: int) -> Iterator[tuple[str, Stored]]:
-        """What lies over the entries of a scope."""
+        """Iterate over the live entries that overlay a scope."""
         with self._lock:
             kept = list(self._kept.get(place, {}).items())
         return ((key, entry) for key, entry in kept if entry.live(now))

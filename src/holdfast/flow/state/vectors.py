@@ -1,10 +1,7 @@
-"""Finding by meaning: vectors are made of what has none yet, kept beside the journal, and compared in memory.
+"""Search by meaning: embed texts that have no vector yet, store the vectors beside the journal, compare in memory.
 
-They are a cache by the digest of their text. An embedder that is out of order leaves the words to search by.
-
-How much vectors are like another one: many of them, kept in blocks, compared at once.
-
-numpy does the work where it is installed; without it plain Python gives the same order, only slower.
+Vectors are a cache, keyed by the digest of their text. If the embedder fails, search falls back to words. Without
+numpy the comparison gives the same order, only slower.
 """
 
 from __future__ import annotations
@@ -34,11 +31,11 @@ from holdfast.system import renew_in_child
 BATCH: Final = 512
 
 Place = tuple[str, str, str]
-"""Tenant, stream and embedder."""
+"""A tenant, stream and embedder."""
 
 
 class VectorCache:
-    """Vectors of streams in memory, those that were longest not asked for forgotten first."""
+    """An LRU cache of streams' vectors in memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -48,18 +45,18 @@ class VectorCache:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent process may have held."""
         self._lock = threading.Lock()
 
     def get(self, place: Place) -> Blocks:
-        """What is known of a stream."""
+        """Return the cached vectors of a stream."""
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place, ())
 
     def put(self, place: Place, blocks: Blocks) -> None:
-        """What is known of it now."""
+        """Cache the vectors of a stream, evicting the least recently used streams."""
         with self._lock:
             self._count += size_of(blocks) - size_of(self._kept.pop(place, ()))
             self._kept[place] = blocks
@@ -67,7 +64,7 @@ class VectorCache:
                 self._count -= size_of(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
-        """Forget everything: what was erased must not be found by what was made of it."""
+        """Forget everything: erased text must not be found through its vectors."""
         with self._lock:
             self._kept.clear()
             self._count = 0
@@ -76,7 +73,7 @@ class VectorCache:
 def like(
     ports: Ports, acting: Acting, search: TextSearch, vector: bytes, embedder: Embedder, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
-    """What is most like a vector in the places searched, with its cosine; and how much what is known is like it."""
+    """Find the most similar texts in the searched places, with their cosines, and the cosines of the known hits."""
     blocks: list[Block] = []
     for stream in search.streams:
         try:
@@ -92,7 +89,7 @@ def like(
 def _standing(
     ports: Ports, acting: Acting, search: TextSearch, likeness: Likeness, known: Mapping[int, Hit]
 ) -> dict[int, tuple[Hit, float]]:
-    """The best that may be given out; what stands for nothing any more is forgotten on the way."""
+    """Return the best hits that the search admits; delete stale vectors met on the way."""
     found: list[tuple[int, tuple[Hit, float]]] = []
     stale: list[int] = []
     for cosines in likeness.best(search.limit):
@@ -104,7 +101,7 @@ def _standing(
         if len(found) >= search.limit:
             break
     if stale:
-        # Tidying up is no reason for a search to fail: whoever comes next does it.
+        # A search must not fail because of the cleanup; the next one does it.
         with suppress(Unavailable, OutcomeUnknown):
             ports.journal.drop_vectors(acting.tenant, stale)
         assert ports.vectors is not None
@@ -113,12 +110,12 @@ def _standing(
 
 
 def _over(hit: Hit) -> bool:
-    """Whether an entry is no longer what its key holds. A message is never over: what was retracted may be shared."""
+    """Return True if an entry is no longer current. A message is never stale: a retracted one may be shared."""
     return hit.event.type == KEPT and (hit.event.content is None or not hit.current)
 
 
 def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> Blocks:
-    """Every vector of a stream: those in memory, and what came since."""
+    """Return every vector of a stream: cached ones, and those added since."""
     assert ports.vectors is not None
     place = (acting.tenant, stream, embedder.name)
     blocks: Blocks = ports.vectors.get(place)
@@ -131,14 +128,14 @@ def _vectors(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> B
 
 
 def _apart(kept: bytes, dimensions: int) -> list[bytes]:
-    """The vectors of a text's pieces, which are kept one behind the other."""
+    """Split stored bytes into the vectors of a text's pieces."""
     if not kept or len(kept) % dimensions:
         return []
     return [kept[at : at + dimensions] for at in range(0, len(kept), dimensions)]
 
 
 def embed_new(ports: Ports, acting: Acting, stream: str, embedder: Embedder) -> int:
-    """Make vectors of what has none; gives how many texts that were. Interrupted, it goes on the next time."""
+    """Embed texts without a vector and return their number. If interrupted, the next call continues."""
     count = 0
     while events := ports.journal.unembedded(acting.tenant, stream, embedder.name, BATCH):
         texts = [_text(ports, acting, event) for event in events]
@@ -161,7 +158,7 @@ def _text(ports: Ports, acting: Acting, event: StoredEvent) -> str:
 def _embedded(
     ports: Ports, acting: Acting, embedder: Embedder, texts: Sequence[str], digests: Sequence[bytes]
 ) -> dict[bytes, bytes]:
-    """The vectors of each text's pieces; equal texts are embedded once, and those that were before not again."""
+    """Return the vectors of each text's pieces; equal texts are embedded once, known ones not again."""
     known = ports.journal.known_vectors(acting.tenant, embedder.name, digests)
     fresh = {digest: pieces(text) for digest, text in zip(digests, texts, strict=True) if digest not in known}
     made = iter(embedder.embed([piece for some in fresh.values() for piece in some]) if fresh else ())
@@ -169,29 +166,29 @@ def _embedded(
 
 
 ROWS: Final = 4_096
-"""Vectors of a block. As floats they stay in the processor's cache, and a new one copies no more than these."""
+"""Vectors per block. As floats they fit the processor's cache, and adding a vector copies at most one block."""
 GROWTH: Final = 4
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Vectors one behind the other, with the numbers of their events, which never go back. It is never changed."""
+    """Concatenated vectors with the sequence numbers of their events, in ascending order. Immutable."""
 
     seqs: array[int]
     data: bytes
     lengths: Any
-    """Of each vector, as an array; None without numpy."""
+    """The length of each vector, as an array; None without numpy."""
 
 
 Blocks = tuple[Block, ...]
 
 
 def size_of(blocks: Blocks) -> int:
-    """How many vectors there are."""
+    """Count the vectors."""
     return sum(len(block.seqs) for block in blocks)
 
 
 def grown(known: Blocks, rows: Sequence[tuple[int, bytes]]) -> Blocks:
-    """The same and what came since. Other threads may read what is known: full blocks are kept, the last is copied."""
+    """Return the blocks with new vectors appended. Other threads may read the old ones: only the last is copied."""
     found = list(known)
     first = 0
     while first < len(rows):
@@ -210,12 +207,12 @@ def _lengths(data: bytes, count: int) -> Any:
         return None
     matrix = numpy.frombuffer(data, numpy.int8).reshape(count, -1).astype(numpy.float32)
     lengths = numpy.sqrt(numpy.vecdot(matrix, matrix))
-    # A vector of zeros is like nothing, and its products are 0 already.
+    # A zero vector is similar to nothing: its products are 0, so any length will do.
     return numpy.where(lengths == 0, 1, lengths)
 
 
 class Likeness:
-    """How much the vectors of some blocks are like one. Only what is like it at all is told."""
+    """The cosines between one vector and the vectors of some blocks. Only positive ones are reported."""
 
     def __init__(self, vector: bytes, blocks: Sequence[Block]) -> None:
         numpy = numpy_or_none()
@@ -224,7 +221,7 @@ class Likeness:
             self._plainly = _plain_cosines(vector, blocks)
         elif blocks:
             seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
-            # A text may have several vectors, one behind the other: it is as like as the best of its pieces.
+            # A text may have several vectors in a row: its score is that of the best piece.
             first = numpy.concatenate([[0], numpy.flatnonzero(seqs[1:] != seqs[:-1]) + 1])
             self._seqs = seqs[first]
             self._cosines = numpy.maximum.reduceat(_cosines(numpy, vector, blocks), first)
@@ -232,14 +229,14 @@ class Likeness:
             self._seqs, self._cosines = numpy.empty(0, numpy.int64), numpy.empty(0, numpy.float32)
 
     def of(self, seqs: Collection[int]) -> dict[int, float]:
-        """The cosines of these."""
+        """Return the cosines of these events."""
         if self._numpy is None:
             return {seq: self._plainly[seq] for seq in seqs if seq in self._plainly}
         wanted = self._numpy.isin(self._seqs, list(seqs)) & (self._cosines > 0)
         return dict(zip(self._seqs[wanted].tolist(), self._cosines[wanted].tolist(), strict=True))
 
     def best(self, size: int) -> Iterator[dict[int, float]]:
-        """The best first, of equals the newest, in ever larger parts: few ask for more than the first."""
+        """Iterate over the best, ties newest first, in parts of growing size: few callers need more than the first."""
         first = 0
         while part := self._part(first, size):
             yield part
@@ -253,7 +250,7 @@ class Likeness:
         until = min(first + size, int(numpy.count_nonzero(self._cosines > 0)))
         if until <= first:
             return {}
-        # Everything that is as good as the last one wanted, so that it does not depend on chance which of equals stay.
+        # Take everything as good as the last one wanted, so that the choice among equals does not depend on chance.
         least = numpy.partition(self._cosines, len(self._cosines) - until)[len(self._cosines) - until]
         best = numpy.flatnonzero(self._cosines >= least)
         best = best[numpy.lexsort((self._seqs[best], self._cosines[best]))[::-1]][first:until]
@@ -266,7 +263,7 @@ def _cosines(numpy: Any, vector: bytes, blocks: Sequence[Block]) -> Any:
     found = []
     for block in blocks:
         matrix = numpy.frombuffer(block.data, numpy.int8).reshape(len(block.seqs), -1)
-        # Row by row and not as a matrix: that would wake threads, which beside a busy machine cost more than they save.
+        # Row by row, not as a matrix product: that starts threads, which on a busy machine cost more than they save.
         found.append(numpy.vecdot(matrix.astype(numpy.float32), wanted) / (block.lengths * own))
     return numpy.concatenate(found)
 

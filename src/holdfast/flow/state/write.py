@@ -1,6 +1,6 @@
-"""Writing entries: what a caller gives is checked and made into bytes, reducers run, versions are compared.
+"""Write entries: check and encode values, run reducers, compare versions.
 
-A write that depends on what is there is tried again when another writer was first; nothing is ever half written.
+A write that depends on the current value is retried when another writer came first. Nothing is ever half written.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from holdfast.records.entries import EntryPage, Stored
 from holdfast.records.scope import Address, Scope
 
 TRIES = 1_000
-"""Each time another writer was first, so somebody gets on; whoever was this unlucky is told."""
+"""Attempts to write. Each failure means that another writer succeeded; after the last one, Conflict is raised."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants written."""
+    """A write as requested by a caller."""
 
     value: Any
     options: rules.Options = rules.Options()
@@ -36,11 +36,11 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     reducer: str = "overwrite"
     once: str | None = None
     effect: str | None = None
-    """The id of the effect that asks for it, if one does: the second time it changes nothing."""
+    """The id of the effect that requests the write, if any: applying it a second time changes nothing."""
 
 
 def write(storage: Storage, scope: Address, key: str, wanted: Write) -> int:
-    """Write a key and give its new version, by which the next write can say what it expects."""
+    """Write a key and return its new version, which the next write can pass as `expected`."""
     where = Scope.of(scope)
     key = rules.check_entry_key(key)
     check_writable(storage, key)
@@ -66,15 +66,15 @@ def _write(storage: Storage, scope: str, key: str, value: Any, wanted: Write) ->
         assert version is not None, "a write that expects nothing is never refused"
     else:
         version = _compared(storage, scope, key, value, wanted, schema)
-    # What was said for good is not hidden by what was said for a moment.
+    # A durable write must not stay hidden behind a transient value.
     storage.transients.drop(storage.place(scope), key)
     return version
 
 
 def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
-    """What an earlier call under the same key made, else what this one makes.
+    """Return the result of an earlier call with the same key, else run this one.
 
-    The earlier one may still be under way: then it is this one that comes too late, and is given its answer.
+    If the earlier call is still under way, this one conflicts with it and returns its result.
     """
     known = earlier()
     if known is not None:
@@ -89,7 +89,7 @@ def _once(earlier: Callable[[], int | None], do: Callable[[], int]) -> int:
 
 
 def answered(storage: Storage, scope: str, key: str, once: str, given: bytes | None, reducer: str) -> int | None:
-    """The version that an earlier call with this idempotency key made, if one was; KeyReused if it was another call."""
+    """Return the version written by an earlier call with this key, if any; KeyReused if that call was different."""
     return cast(KeyedStore, storage.store).answered(scope, key, once, given, reducer)
 
 
@@ -104,7 +104,7 @@ def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
             _check_version(scope, key, stored, wanted.expected)
             known = known or stored
         after = rules.reduced(wanted.reducer, key, _current(known), value)
-        # Its version is that of what it lies over: whoever writes for good by it, changes what was seen.
+        # It carries the version of the entry it overlays, so a durable write can expect the value that was seen.
         version = 0 if known is None else known.version
         entry = _kept_on(made(storage, key, after, wanted.options, schema), known, wanted)
         entry = replace(entry, version=version)
@@ -114,7 +114,7 @@ def _lay_over(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
 
 
 def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write, schema: str | None) -> int:
-    """Read, decide, write if nothing changed meanwhile; again if something did."""
+    """Read, decide, and write if nothing changed meanwhile; retry if it did."""
     for _ in range(TRIES):
         stored = storage.store.get(scope, key)
         known = live(stored, storage.clock.now_ms())
@@ -135,11 +135,11 @@ def _compared(storage: Storage, scope: str, key: str, value: Any, wanted: Write,
 
 
 def _kept_on(entry: Stored, known: Stored | None, wanted: Write) -> Stored:
-    """What a reducer made goes on as what it was made of: what the caller does not say stays as it was."""
+    """For a reducer, keep the options of the previous entry wherever the caller gives none."""
     if wanted.reducer == "overwrite":
         return entry
     before = Stored(value=b"") if known is None else known
-    # An item is not what the list is: a type that was registered says nothing about a list of it.
+    # The type of an appended item is not the type of the list.
     schema = None if wanted.reducer == "append" else entry.schema
     return replace(
         entry,
@@ -167,7 +167,7 @@ def _check_version(scope: str, key: str, known: Stored | None, expected: int | N
 
 
 def made(storage: Storage, key: str, value: Any, options: rules.Options, schema: str | None) -> Stored:
-    """An entry in the bytes that are kept, with the words that search will look in."""
+    """Build an entry from a value: encoded, size-checked, with the text that search will index."""
     data = encode(value, storage.settings.nesting)
     if len(data) > storage.settings.event_bytes:
         raise TooLarge(
@@ -191,19 +191,19 @@ def made(storage: Storage, key: str, value: Any, options: rules.Options, schema:
 def _findable(storage: Storage, key: str, value: Any, entry: Stored) -> Stored:
     offered = storage.store.capabilities
     if "history" in offered or not offered & {"text", "vectors"}:
-        return entry  # The journal indexes what is appended to it by itself.
+        return entry  # The journal indexes its events itself.
     text = f"{key}\n{text_of(value, INDEXED_CHARS)}"
     if "vectors" not in offered or storage.embedder is None:
         return replace(entry, words=text)
     try:
         (vector,) = storage.embedder.embed([text])
     except (Unavailable, InvalidValue):
-        return replace(entry, words=text)  # One that is out of order refuses no write: it is found by its words.
+        return replace(entry, words=text)  # A failing embedder refuses no write: the entry is found by its words.
     return replace(entry, words=text, vector=vector, embedder=storage.embedder.name)
 
 
 def delete(storage: Storage, scope: Address, key: str, expected: int | None = None, once: str | None = None) -> bool:
-    """Remove a key and what lies over it; gives whether there was a value."""
+    """Delete a key with its transient value; return True if there was a value."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
     check_writable(storage, key)
     rules.check_expected(expected)
@@ -223,7 +223,7 @@ def _delete(storage: Storage, place: str, key: str, expected: int | None, once: 
         at = None if expected is None else 0 if stored is None else stored.version
         gone = storage.store.drop(place, key, at, once)
         if not gone and once is not None and answered(storage, place, key, once, None, "delete"):
-            return True  # By the earlier call, which was still under way.
+            return True  # Deleted by the earlier call, which was still under way.
         if gone is not None:
             over = storage.transients.get(storage.place(place), key, now)
             hidden = storage.transients.drop(storage.place(place), key) and over is not None
@@ -232,7 +232,7 @@ def _delete(storage: Storage, place: str, key: str, expected: int | None, once: 
 
 
 def _found(storage: Storage, place: str, key: str, expected: int | None) -> tuple[Stored | None, bool]:
-    """An entry, and whether it is damaged: whoever expects no version of it can delete it all the same."""
+    """Return an entry, and True if it is damaged: it can still be deleted if no version is expected."""
     try:
         return storage.store.get(place, key), False
     except Corrupt:
@@ -242,15 +242,15 @@ def _found(storage: Storage, place: str, key: str, expected: int | None) -> tupl
 
 
 def purge(storage: Storage) -> int:
-    """Remove what is over for good; gives how many entries that were."""
+    """Delete expired entries for good and return their number."""
     return storage.store.purge(storage.clock.now_ms())
 
 
 def end_session(storage: Storage, session: str) -> int:
-    """Delete what was to live as long as a session; gives how many entries that were."""
+    """Delete the entries with a session's lifetime and return their number."""
     scope = Scope.session(session).text
     page = EntryPage(now=storage.clock.now_ms(), lifetime="session", limit=rules.MAX_PAGE)
-    # What was written anew meanwhile is no longer what was to end.
+    # Entries rewritten meanwhile are at another version, and stay.
     found = stored_entries(storage, scope, page, None)
     ended = [bool(storage.store.drop(scope, key, entry.version)) for key, entry in found]
     storage.transients.clear(storage.place(scope))
@@ -258,5 +258,5 @@ def end_session(storage: Storage, session: str) -> int:
 
 
 def clear_transient(storage: Storage, scope: Address) -> int:
-    """Take away what lies over the entries of a scope."""
+    """Remove the transient entries of a scope and return their number."""
     return storage.transients.clear(storage.place(Scope.of(scope).text))

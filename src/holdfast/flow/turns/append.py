@@ -1,6 +1,8 @@
-"""One append over two streams: what is said in a conversation, and what that means for the turn that it belongs to.
+"""Append to two streams at once: messages to a thread, and their meaning to the turn they belong to.
 
-A message is the only place of its words; the turn's events name its version. Either both are there, or neither.
+A message's text is stored only in the thread; the turn's events name its version. Either both are written, or
+neither.
+
 """
 
 from __future__ import annotations
@@ -34,34 +36,34 @@ from holdfast.records.sessions import Line
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a turn is: its frame, the stream that the frame lives in, and the line that it answers in."""
+    """The place of a turn: its frame, the stream the frame lives in, and the thread it answers in."""
 
     actor: str
     line: str
     frame: str = ""
     started: int = 0
-    """The version of the message that began it."""
+    """The version of the message that began the turn."""
 
 
 class Speech(msgspec.Struct, frozen=True):
-    """Messages that are about to be written: their versions and ids, and how their line stands before them."""
+    """Messages about to be written: their versions and ids, and the state of their thread before them."""
 
     versions: tuple[int, ...]
     ids: tuple[str, ...]
     calls: tuple[tuple[str, ...], ...]
-    """Holdfast's ids of the tool calls in each."""
+    """Holdfast's ids of the tool calls in each message."""
     line: Line
 
 
 class Growing:
-    """A stream's state while drafts for it are collected, each decided on what the ones before it leave."""
+    """A stream's state while drafts are collected; each draft is decided on the state after the previous ones."""
 
     def __init__(self, state: StreamState, now: int) -> None:
         self.state, self._now = state, now
         self.drafts: list[Draft] = []
 
     def add(self, drafts: Sequence[Draft]) -> None:
-        """More drafts, and the state after them."""
+        """Add drafts and fold them into the state."""
         for draft in drafts:
             self.drafts.append(draft)
             self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self._now)
@@ -71,11 +73,11 @@ Decide = Callable[[StreamState, Speech], Sequence[Draft]]
 
 
 class ConversationOver(Conflict):
-    """What a turn is about is there no more: the conversation ended, or was rewound to before the turn began."""
+    """The subject of a turn is gone: the conversation ended, or was rewound to before the turn began."""
 
 
 def is_gone(line: Line | None, started: int) -> bool:
-    """Whether a turn that a message began has nothing left to answer."""
+    """Return True if the turn that a message began has nothing left to answer."""
     return line is None or line.ended or line.floor >= started or line.newest < started
 
 
@@ -92,10 +94,10 @@ def write(
     call: str | None = None,
     placed: Sequence[Artifact] = (),
 ) -> tuple[list[Message], Changed]:
-    """Say something and decide what it means for the turn, in one append; gives the messages as they are stored.
+    """Append messages and the turn's events in one append; return the messages as stored.
 
-    `release` gives the lease of that epoch back with it if the turn has ended then. Nothing is given back for a key
-    that stood for this before.
+    `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
+    used for this before.
     """
     append.check_role(acting, messages)
     prepared = _prepared(ports, acting, place, messages, call)
@@ -119,7 +121,7 @@ def write(
         own = with_clocks(states[place.actor], decide(states[place.actor], speech), ports.clock.now_ms())
         if release is not None and _ends(own, place.frame):
             own += ports.leases.released(acting.tenant, place.actor, release)
-        # The words come first, so that whoever reads on hears a reply before it hears that the turn is done.
+        # Messages come first, so that a subscriber sees the reply before the end of the turn.
         drafts = {place.line: [*before, *said], place.actor: own}
         return {**drafts, session_of(place.line): anew} if anew else drafts
 
@@ -155,7 +157,7 @@ def _changed(
     with ExitStack() as held:
         held.enter_context(ports.observers.later())
         if release is not None:
-            # Another thread must not count on a lease that is being given back.
+            # Another thread must not use a lease that is being released.
             held.enter_context(ports.leases.taking(*here))
         try:
             changed = change(
@@ -196,7 +198,7 @@ def _prepared(ports: Ports, acting: Acting, place: Place, messages: Sequence[Mes
 def _said(
     ports: Ports, acting: Acting, stream: str, state: StreamState, prepared: Prepared, ids: Sequence[str]
 ) -> tuple[list[Draft], list[Draft], list[Draft]]:
-    """What comes before the messages in their line, the messages, and what their session gets."""
+    """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
     if not prepared.entries:
         return [], [], []
     over = is_over(state, stream)

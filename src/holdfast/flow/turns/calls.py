@@ -1,8 +1,8 @@
-"""The calls of a turn: what a model answered, tools that begin, what they gave. Each is one append over two streams.
+"""A turn's calls: model answers, tool intents and outcomes, and questions about tool calls.
 
-The frame that works for a tool call has the call's id. It begins with the intent and ends with the outcome.
+Each is one append over two streams. The frame that works for a tool call has the call's id; it begins with the intent
+and ends with the outcome. A question suspends the call's own frame, so that parallel tools can wait in parallel.
 
-Questions about a tool call: its frame waits, so that tools beside each other can wait beside each other.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     if_interrupted: str = "ask"
     attempt: int = 1
     tokens: int | None = None
-    """What its frame is granted; nothing if the turn's budget is limited and nobody says otherwise."""
+    """The tokens granted to its frame; if None, zero in a turn with a limited budget, else unlimited."""
     message: int = 0
-    """The version of the message that asks for it."""
+    """The version of the message that asks for the call."""
     arguments: Any = None
-    """What is used in place of what the model wrote, because somebody changed it."""
+    """Arguments that replace the model's, because a person changed them."""
 
 
 class Returned(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a tool call."""
+    """The outcome of a tool call."""
 
     result: Any
     failed: bool = False
@@ -81,9 +81,9 @@ def end_model(
     may_end: bool = True,
     release: int | None = None,
 ) -> tuple[Message, Usage | None]:
-    """What a model answered, with its words; gives the message and, if the turn has ended with it, what that used.
+    """Journal a model's answer; return the message and, if the turn ended with it, the turn's usage.
 
-    `model` is what the call was begun with: not every reply says who gave it.
+    `model` is the name the call was begun with: not every reply names its model.
     """
     record = priced(ports, budgets.usage_of(usage), message.model or model)
     told = message.usage is not None or record.spent or record.cost
@@ -108,10 +108,10 @@ def end_model(
         facts = msgspec.structs.replace(ended[0].facts, stream=turn.line, message=speech.versions[0])
         growing.add([msgspec.structs.replace(ended[0], facts=facts)])
         total = growing.state.frames[turn.frame].usage
-        # Somebody spoke since the model was shown the conversation: it has not answered that yet.
+        # A message arrived after the model's pack was built: the model has not answered it yet.
         unseen = speech.line.newest > speech.line.packed
         ends = may_end and not speech.calls[0] and not unseen and not _is_busy(growing.state, turn)
-        # Whoever asked for a stop before the reply was kept was told that it stops: it does, with the reply as said.
+        # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
         if ends and not (_is_more(state, turn, call) and stop_requested(ports, acting, turn) is not None):
             growing.add(_finished(turn, growing.state, speech.ids[0]))
         return growing.drafts
@@ -122,18 +122,17 @@ def end_model(
 
 
 def _is_busy(state: StreamState, turn: Place) -> bool:
-    """Whether work of the turn's own is not done. What the model said is kept; its end has to wait."""
+    """Return True if the turn's own work is unfinished: the model's message is kept, but the turn cannot end yet."""
     frame = live_frame(state, turn.frame)
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
 
 
 def _is_more(state: StreamState, turn: Place, call: str) -> bool:
-    """Whether anything was written about a turn since a call of its was begun: then somebody may want it to stop."""
+    """Return True if anything was written to the turn since a call began, which may be a stop request."""
     return state.version > live_frame(state, turn.frame).calls[call].version
 
 
 def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
-    """The end of a turn, and which message is its reply."""
     named = evidence.add_result(state, turn.frame, REPLY, reply, None)
     after = Growing(state, 0)
     after.add(named)
@@ -142,7 +141,7 @@ def _finished(turn: Place, state: StreamState, reply: str) -> list[Draft]:
 
 
 def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release: int | None = None) -> bool:
-    """End a turn whose last word is the model's; False if somebody said something meanwhile, or wants it to stop."""
+    """End a turn whose newest message is the model's; return False if a message or a stop request came meanwhile."""
 
     def decide(state: StreamState, speech: Speech) -> list[Draft]:
         check_live(ports, acting, state, turn.frame)
@@ -153,7 +152,7 @@ def finish(ports: Ports, acting: Acting, turn: Place, reply: Message, *, release
 
 
 def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Beginning]) -> None:
-    """Tools are about to be called: an intent and a frame for each, in one append."""
+    """Journal that tools are about to be called: an intent and a frame for each, in one append."""
     contents = [clean(ports, _edited(one)) for one in wanted]
     goals = [clean(ports, GoalContent(goal=call_words(one.request))) for one in wanted]
 
@@ -162,7 +161,7 @@ def begin_tools(ports: Ports, acting: Acting, turn: Place, wanted: Sequence[Begi
         calls.check_tool_calls(state, calls.check_working(state, turn.frame, ports.clock.now_ms()), len(wanted))
         for one, content, goal in zip(wanted, contents, goals, strict=True):
             frame = growing.state.frames.get(one.request.id)
-            if frame is not None and frame.question is not None:  # With the intent: else a crash would lose the answer.
+            if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
                 growing.add(rules.resume(growing.state, frame.id, now=ports.clock.now_ms()))
             growing.add(_begun(ports, turn, growing.state, one, content))
             if one.request.id not in growing.state.frames:
@@ -227,10 +226,10 @@ def end_tool(
     files: Sequence[bytes] = (),
     answered: bool = False,
 ) -> Message:
-    """What a tool gave: the result in the conversation, the outcome of its intent, the end of its frame.
+    """Journal a tool's outcome: the result in the thread, the outcome of the intent, the end of the call's frame.
 
-    `files` are bodies that no message holds: they are kept as artifacts, which the outcome names. `answered` says that
-    the outcome is what a person answered to the question that the call waits for.
+    `files` are bodies that no message holds: they are kept as artifacts, which the outcome names. `answered` means
+    that the outcome is a person's answer to the question that the call waits for.
     """
     answer = ToolCallResult(
         tool_call_id=request.id,
@@ -260,15 +259,15 @@ def end_tool(
     try:
         said = write(ports, acting, turn, [message], decide, placed=placed)[0][0]
         telemetry.tool_ended(ports, request.id, failed=came.failed, interrupted=came.interrupted)
-        return said  # noqa: TRY300  # What comes after is another outcome.
+        return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
-        # The call was rewound, or somebody else answered it: there is no place for the result any more.
+        # The call was rewound or answered elsewhere: there is no place for the result any more.
         drop_tool(ports, acting, turn, request.id, came)
         return message
 
 
 def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Returned) -> None:
-    """The outcome of a call that nobody waits for any more: its intent and its frame end, and nothing is said."""
+    """End the intent and the frame of a call that no longer waits for a result; append no message."""
 
     def decide(state: StreamState) -> list[Draft]:
         growing = Growing(state, ports.clock.now_ms())
@@ -283,7 +282,7 @@ def drop_tool(ports: Ports, acting: Acting, turn: Place, call: str, came: Return
 
 
 def _check_answerable(state: StreamState, call: str) -> None:
-    """A tool that waits for an answer gives nothing, whatever its code did with the exception that said so."""
+    """Refuse an outcome while the tool waits for an answer, even if its code swallowed the exception."""
     frame = state.frames.get(call)
     asked = [] if frame is None else waited_for(state.frames, frame)
     if asked:
@@ -305,7 +304,7 @@ def _returned(
 
 
 def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> list[Draft]:
-    """The frame of a call ends with it; what its tool left undone below ends as well."""
+    """Return the drafts that end a call's frame, with everything unfinished below it."""
     frame = state.frames.get(call)
     if frame is None:
         return []
@@ -316,7 +315,7 @@ def _child_ended(turn: Place, state: StreamState, call: str, came: Returned) -> 
 
 
 def call_back(ports: Ports, acting: Acting, state: StreamState, frame: str) -> None:
-    """What works for a frame in other streams ends first: one append is about its turn's two."""
+    """Cancel a frame's children in other streams first: one append covers only the turn's two streams."""
     live = state.frames
     if frame not in live:
         return
@@ -337,9 +336,9 @@ def ask_first(
     kind: str = "approval",
     call: str | None = None,
 ) -> str:
-    """A question about a call: its frame begins, if it is not there, and waits. Gives the question's id.
+    """Ask a question about a call and suspend the call's frame, pushing it if needed; return the question's id.
 
-    One that was answered, and after which the call cannot go on, ends with that: its answer is kept.
+    An earlier question that is due is resumed in the same append; its answer is kept.
     """
     question, content = ulid_text(ports.ids.ulid()), clean(ports, content)
     goal = clean(ports, GoalContent(goal=call_words(one.request)))
@@ -372,11 +371,11 @@ def _unasked(state: StreamState, frame: str) -> list[str]:
     return found
 
 
-# what the tool takes, where its code is not at hand
+# Parameters of a tool whose code is not available here
 
 
 def stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef | None:
-    """A tool as a conversation's brief has it; None if it says nothing of it."""
+    """Return a tool as a conversation's brief defines it, or None."""
     found = briefs.context_of(ports, acting, line, MAIN_ROLE).available_tools
     return next((one for one in found if one.name == name), None)
 
@@ -384,7 +383,7 @@ def stored_tool(ports: Ports, acting: Acting, line: str, name: str) -> ToolDef |
 def check_edited(
     ports: Ports, acting: Acting, arguments: Any, *, question: str | None = None, token: str | None = None
 ) -> None:
-    """Refuse arguments for a call that its tool can never take, as far as is known here: the question stays open."""
+    """Refuse arguments that the tool can never take, as far as its schema is known; the question stays open."""
     frame_id, answered = questions.found(ports, acting, question, token)
     asked = None if answered else _asked_about(ports, acting, frame_id)
     tool = None if asked is None else stored_tool(ports, acting, *asked)
@@ -394,7 +393,7 @@ def check_edited(
 
 
 def _asked_about(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str] | None:
-    """The conversation and the name of the tool whose call a frame works for; None if it works for none."""
+    """Return the thread and the tool name of the call that a frame works for; None if it works for none."""
     actor = stream_of(ports, acting, frame_id)
     live = current(ports, acting, actor).frames
     frame = live.get(frame_id)
@@ -407,7 +406,7 @@ def _asked_about(ports: Ports, acting: Acting, frame_id: str) -> tuple[str, str]
 
 
 def newest_answer(ports: Ports, acting: Acting, turn: Place, call: str) -> Answer | None:
-    """What was answered to the question that a call waits for; None if there is no answer yet."""
+    """Return the answer to the question that a call waits for; None if there is no answer yet."""
     frame = current(ports, acting, turn.actor).frames.get(call)
     if frame is None or frame.question is None:
         raise CallNotFound(f"No question about call {call} is open.")

@@ -1,15 +1,11 @@
-"""Nobody waits for ever: which conversations code works for, which it waits for, and no circle of those in a process.
+"""Deadlock detection: the conversations that code works for, those it waits for, and no cycle of them in a process.
 
-A turn ends when all that works for it has ended. So whoever works for one conversation and waits for another keeps the
-first one waiting as well, and a wait that would close a circle could never end: it is refused before anything is
-written. Whoever works for no turn keeps nobody waiting, and is never refused.
+A turn ends when everything that works for it has ended. Code that works for one conversation and waits for another
+keeps the first one waiting as well; a wait that would close a cycle could never end, and is refused before anything
+is written. Code that works for no turn keeps nothing waiting, and is never refused.
 
-Between processes nobody can tell: those who wait write nothing. There `wait=` bounds it.
+Waits are not journaled, so cycles between processes are not detected; there `wait=` bounds them.
 
-Which turns the code that runs now works for, also in threads and tasks that it starts.
-
-A tool may talk to other agents, and they to others. What none of them can do is wait for a conversation that waits
-for them: `flow/turn/waiting.py` refuses that, by what is noted here.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from holdfast.system import renew_in_child
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A conversation: of which journal, which tenant, and its line."""
+    """A conversation: its journal, tenant and thread."""
 
     journal: bytes
     tenant: str
@@ -36,9 +32,9 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Work:
-    """A turn that is worked on, or one of its tools that runs (then it has no node), until it ends.
+    """A turn that is worked on, or one of its running tools (without a node), until it ends.
 
-    What was started by it and outlives it does not work for it any more.
+    Code that was started by it and outlives it no longer works for it.
     """
 
     __slots__ = ("__weakref__", "going_on", "heeds_stops", "node")
@@ -46,16 +42,16 @@ class Work:
     def __init__(self, node: Node | None = None) -> None:
         self.node, self.going_on = node, True
         self.heeds_stops = False
-        """Whether a request to stop ends it even while its tools wait."""
+        """True if a request to stop ends it even while its tools wait."""
 
 
 within: ContextVar[tuple[Work, ...]] = ContextVar("holdfast_within", default=())
-"""What the code that runs here was started by, from the outside in: turns of agents and their tools."""
+"""The work that the running code was started by, outermost first: turns of agents and their tools."""
 
 
 @contextmanager
 def working_within(work: Work | None) -> Iterator[None]:
-    """Whatever is called in this block was started by some work; by none if that has ended before."""
+    """Mark everything called in this block as started by `work`; no-op if it is None."""
     token = None if work is None else within.set((*within.get(), work))
     try:
         yield
@@ -65,18 +61,18 @@ def working_within(work: Work | None) -> Iterator[None]:
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who wants a turn: a thread, which waits as a whole, or one task of it; and what it was started by."""
+    """The code that wants a turn: a thread, which blocks as a whole, or a task; and the work it was started by."""
 
     client: object
-    """What the turns of its client line up in."""
+    """The turn queue of its client."""
     thread: threading.Thread
     task: object | None
     chain: tuple[Work, ...]
 
     def held(self) -> list[Work]:
-        """The turns that it keeps waiting because of what it was started by.
+        """Return the turns that the caller keeps waiting through the work it was started by.
 
-        A tool that has ended, or was given up, is waited for no more; so whatever it left running holds nobody.
+        A tool that has ended or was given up is no longer waited for, so code that it left running holds no turn.
         """
         found: list[Work] = []
         for work in reversed(self.chain):
@@ -87,12 +83,12 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 def caller(ports: Ports, task: object | None = None) -> Caller:
-    """The code that runs here; `task` is its own if it does not block its thread."""
+    """Return the running code as a caller; `task` is its task if it does not block its thread."""
     return Caller(ports.queues, threading.current_thread(), task, within.get())
 
 
 class Waiting:
-    """Somebody waits for a conversation, and these turns wait with it."""
+    """A wait for a conversation, and the turns that wait with it."""
 
     __slots__ = ("_chain", "_own", "node")
 
@@ -100,26 +96,26 @@ class Waiting:
         self._chain, self._own, self.node = who, tuple(own), node
 
     def held(self) -> list[Work]:
-        """The turns that cannot end before it does."""
+        """Return the turns that cannot end before this wait does."""
         return [*self._chain.held(), *(work for work in self._own if work.going_on)]
 
 
 class Waits:
-    """Who works for what and waits for what in this process, whichever client it uses."""
+    """The work and the waits of this process, across all its clients."""
 
     def __init__(self) -> None:
         self.after_fork()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Nobody works or waits in a child yet."""
+        """Reset: nothing works or waits in a child yet."""
         self._mutex = threading.Lock()
         self._at_work: dict[object, dict[Work, None]] = {}
         self._waiting: dict[Waiting, None] = {}
         self._names: weakref.WeakKeyDictionary[object, bytes] = weakref.WeakKeyDictionary()
 
     def node(self, ports: Ports, acting: Acting, line: str) -> Node:
-        """A conversation as all clients of this process know it."""
+        """Return a conversation's node, the same for all clients here."""
         with self._mutex:
             name = self._names.get(ports.queues)
         if name is None:
@@ -129,12 +125,12 @@ class Waits:
         return Node(name, acting.tenant, line)
 
     def own(self, who: Caller) -> tuple[Work, ...]:
-        """The turns of a client whose blocks somebody is in."""
+        """Return the turns of a client whose blocks the caller is in."""
         with self._mutex:
             return tuple(self._at_work.get((who.client, who.task or who.thread), ()))
 
     def begin_work(self, who: Caller, node: Node) -> Work:
-        """Somebody works on a turn in a block of their own, until `end_work`."""
+        """Note that the caller works on a turn in a block of its own, until `end_work`."""
         work = Work(node)
         with self._mutex:
             for owner in _owners(who):
@@ -142,7 +138,7 @@ class Waits:
         return work
 
     def end_work(self, who: Caller, work: Work) -> None:
-        """The block is left."""
+        """Note that the block was left."""
         work.going_on = False
         with self._mutex:
             for owner in _owners(who):
@@ -152,12 +148,12 @@ class Waits:
                     self._at_work.pop(owner, None)
 
     def begin(self, who: Caller, node: Node, if_busy: str) -> Waiting:
-        """Somebody is about to wait for a conversation. Refused if that one waits for what they work for."""
+        """Register a wait for a conversation. Refuse it if that conversation waits for the caller's own work."""
         wait = Waiting(who, self.own(who), node)
         with self._mutex:
             held = {work.node for work in wait.held()}
             circle = self._circle(held, node, stopping=if_busy == "interrupt") if held else None
-            if held and circle is None:  # Whoever holds nothing now never will: it waits.
+            if held and circle is None:  # A caller that holds nothing now never will, so its wait needs no record.
                 self._waiting[wait] = None
         if circle is not None:
             raise _refusal(circle)
@@ -165,7 +161,7 @@ class Waits:
 
     @contextmanager
     def waiting(self, who: Caller, node: Node, if_busy: str) -> Iterator[None]:
-        """Somebody waits for a conversation in this block."""
+        """Register a wait for a conversation in this block."""
         wait = self.begin(who, node, if_busy)
         try:
             yield
@@ -173,18 +169,18 @@ class Waits:
             self.end(wait)
 
     def end(self, wait: Waiting) -> None:
-        """It is waited for no more, whatever came of it."""
+        """Remove a wait, whatever its outcome."""
         with self._mutex:
             self._waiting.pop(wait, None)
 
     def _circle(self, held: set[Node | None], node: Node, *, stopping: bool) -> list[Node] | None:
-        """From a conversation along those that wait, back to one that is held; None if there is no such way."""
+        """Return the path from a conversation along the waits back to a held one; None if there is none."""
         ways, seen = [[node]], {node}
-        for way in ways:  # It grows: the shortest circle is found first.
+        for way in ways:  # The list grows while it is iterated (breadth first): the shortest cycle is found first.
             if way[-1] in held:
                 return way
             for wait in self._waiting:
-                # A turn that is to be stopped gives up its waits, if it is one that hears of it.
+                # A turn that is asked to stop gives up its waits, if it heeds stops.
                 gives_up = stopping and len(way) == 1
                 holding = [work for work in wait.held() if work.node == way[-1] and not (gives_up and work.heeds_stops)]
                 if holding and wait.node not in seen:
@@ -194,7 +190,7 @@ class Waits:
 
 
 def _owners(who: Caller) -> tuple[object, ...]:
-    """Under what a turn is known: its task, and its thread, which a wait that blocks would stop as a whole."""
+    """Return the keys of a turn's work: its task, and its thread, which a blocking wait stops as a whole."""
     return tuple((who.client, one) for one in (who.thread, who.task) if one is not None)
 
 
@@ -214,12 +210,12 @@ def _refusal(way: list[Node]) -> Refused:
 
 
 waits = Waits()
-"""Of this process."""
+"""The waits of this process."""
 
 
 @contextmanager
 def working_for(turn: Work | None) -> Iterator[None]:
-    """Whatever is called in this block works for a turn that hears of stops; for none if it has ended before."""
+    """Mark everything called in this block as work for a turn that heeds stops; no-op if it is None."""
     if turn is not None:
         turn.heeds_stops = True
     with working_within(turn):
@@ -228,7 +224,7 @@ def working_for(turn: Work | None) -> Iterator[None]:
 
 @contextmanager
 def tool_at_work() -> Iterator[None]:
-    """A tool of the innermost turn runs. Once it has ended, or was given up, what it left running holds nobody."""
+    """Mark this block as a tool of the innermost turn. Once it has ended, code it left running holds no turn."""
     tool = Work()
     try:
         with working_within(tool):
@@ -239,7 +235,7 @@ def tool_at_work() -> Iterator[None]:
 
 @contextmanager
 def waited_for_here(ports: Ports, task: object | None = None) -> Iterator[None]:
-    """What is started in this block is waited for: by `task`, or by this thread, and by the turns that it is in."""
+    """Mark work started in this block as waited for by `task` or this thread, and by the turns it is in."""
     own = waits.own(caller(ports, task))
     token = within.set((*within.get(), *own))
     try:
@@ -249,5 +245,5 @@ def waited_for_here(ports: Ports, task: object | None = None) -> Iterator[None]:
 
 
 def depth() -> int:
-    """How many turns of agents work within each other here."""
+    """Return how many turns of agents are nested here."""
     return sum(work.going_on and work.heeds_stops for work in within.get())

@@ -1,20 +1,19 @@
-"""Opening a turn: whose turn it is, and what becomes of a message when somebody works on the conversation already.
+"""Open a turn: begin, join or resume it, and decide what happens to a message while the conversation is busy.
 
 | the conversation's turn | a new message |
 |---|---|
 | there is none | begins one |
-| is live and nobody works on it: its process died, or it waits for a person | joins it, and is answered with it |
-| … and it can only stop: somebody wants that, a limit is reached | has it stopped, then begins one of its own |
-| … and it is another agent's, whose tools this one has not | is refused with `ActorBusy`, unless it interrupts |
-| somebody works on it, `if_busy="queue"` | waits, then begins one of its own |
+| is live without a worker: its process died, or it waits for a person | joins it, and is answered with it |
+| … and it can only stop: a stop was requested, a limit is reached | has it stopped, then begins its own |
+| … and it is another agent's, whose tools this one lacks | is refused with `ActorBusy`, unless it interrupts |
+| is being worked on, `if_busy="queue"` | waits, then begins its own |
 | … `"reject"` | is refused with `ActorBusy`; nothing is written |
-| … `"interrupt"` | has it stopped, then begins one of its own |
-| … `"join"` | is said in it, and waits for its reply |
+| … `"interrupt"` | has it stopped, then begins its own |
+| … `"join"` | is appended to it, and waits for its reply |
 
-Within a process those who wait go on in the order in which they came, and who interrupts before those who queue;
-between processes whoever sees it free first. Of several who interrupt the last one stays.
+Within a process, waiters go on in order of arrival, interrupting ones before queued ones; between processes, the
+first to see it free. Of several interrupting messages the last one stays.
 
-What somebody wants of a turn, checked, and how one waits for it: in line within a process, or for some seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ INTERRUPTED = "Interrupted by a new message."
 
 
 class Opening:
-    """Takes a turn of one conversation. `steps` gives what to wait for: threads and tasks wait in their own ways."""
+    """The opener of one turn. `wait_steps` yields waits, which threads and tasks perform in their own ways."""
 
     def __init__(
         self, ports: Ports, acting: Acting, line: str, terms: Terms, limits: Callable[[], FrameLimits]
@@ -55,15 +54,15 @@ class Opening:
         self._found: Place | None = None
         self.said: tuple[Message, ...] = ()
         self.new = False
-        """Whether the turn was begun just now."""
+        """True if the turn was begun just now."""
         self._inside = False
         self._until: float | None = None
         self._ticket: object = None
         self.caller: Caller | None = None
-        """Who wants the turn, if that is not whoever takes the first step."""
+        """The code that wants the turn, if it is not the code that takes the first step."""
         self._waiting: Waiting | None = None
         self.work: Work | None = None
-        """The turn as something that others may wait for, while it is worked on here."""
+        """The turn as work that others may wait for, while it is worked on here."""
         self._interrupted: set[str] = set()
         """Turns that were asked to stop."""
         self.epoch: int | None = None
@@ -71,18 +70,18 @@ class Opening:
 
     @property
     def is_found(self) -> bool:
-        """Whether there is a turn: begun, joined, or known by its key."""
+        """True if there is a turn: begun, joined, or known by its key."""
         return self._found is not None
 
     @property
     def taken(self) -> Place:
-        """The turn; refused before the block is entered."""
+        """The turn's place; refused before the block is entered."""
         if self._found is None:
             raise Refused("The turn exists once its block is entered: with session.turn(…) as turn.")
         return self._found
 
     def steps(self) -> Generator[Wait, None, None]:
-        """What to wait for, until the turn is ours or has ended. If it is given up, nothing is left behind."""
+        """Yield waits until the turn is ours or has ended. If abandoned, nothing is left behind."""
         if self._terms.wait is not None:
             self._until = self._ports.clock.monotonic() + self._terms.wait
         self.caller = self.caller or caller(self._ports)
@@ -98,7 +97,7 @@ class Opening:
             raise
 
     def _tried(self) -> Generator[Wait, None, bool]:
-        """One attempt; gives whether it is settled."""
+        """Try once; return True if the turn is ours or has ended."""
         if self._is_over():
             return True
         self._check_open()
@@ -120,12 +119,12 @@ class Opening:
         return self._take()
 
     def _check_open(self) -> None:
-        """Nobody who had to wait is let in by a client that shuts down meanwhile."""
+        """Refuse waiters once the client is shutting down."""
         if self._ports.leases.draining:
             raise Draining
 
     def _is_over(self) -> bool:
-        """Whether the turn that the key stands for, or that was joined, has ended."""
+        """Return True if the turn of the key, or the joined one, has ended."""
         found = self._found
         if found is None and self._terms.key is not None:
             known = turns.by_key(self._ports, self._acting, self.place, self._wanted())
@@ -141,7 +140,7 @@ class Opening:
             messages=terms.messages, key=terms.key, tokens=terms.tokens, limits=self._limits(), agent=terms.agent
         )
 
-    # waiting
+    # Waiting
 
     def _line_up(self) -> Iterator[Wait]:
         queues = self._ports.queues
@@ -151,7 +150,7 @@ class Opening:
             return
         self._about_to_wait()
         self._busy()
-        if self._found is not None:  # It works on what we joined: its end is what we wait for.
+        if self._found is not None:  # The worker is on the turn that we joined: wait for its end.
             while not queues.enter(self._here):
                 if self._is_over():
                     return
@@ -162,7 +161,7 @@ class Opening:
         lined = Lined()
         interrupts = self._terms.if_busy == "interrupt"
         self._ticket = queues.wait(self._here, lined.wake, ahead=interrupts)
-        self._check_open()  # Who lines up while everybody is dismissed would wait for nothing.
+        self._check_open()  # A ticket taken while waiters are dismissed would never be called.
         yield from self._interrupting(lined) if interrupts else (lined,)
         self._check_open()
         if not lined.event.is_set():
@@ -170,14 +169,14 @@ class Opening:
         self._ticket, self._inside = None, True
 
     def _interrupting(self, lined: Lined) -> Iterator[Wait]:
-        """Wait, and have whoever comes before us stopped as well."""
+        """Wait, and stop the turns of waiters that come before us as well."""
         while not lined.event.is_set() and self.patience() != 0:
             self._check_open()
             self._busy()
             yield LOOK
 
     def _about_to_wait(self) -> None:
-        """Refuse to wait for a conversation that waits for what this works for: nobody would ever go on."""
+        """Register the wait. Refused if that conversation waits for the caller's own work: a deadlock."""
         assert self.caller is not None
         waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
         if self._waiting is None and waits_at_all:
@@ -192,7 +191,7 @@ class Opening:
         return waits.node(self._ports, self._acting, self.place.line)
 
     def _busy(self) -> None:
-        """Somebody works on the conversation: act as the caller wants it."""
+        """Act on `if_busy` while the conversation is being worked on."""
         if self._terms.if_busy != "reject" and (self._found is not None or self._terms.if_busy == "queue"):
             return
         if self._terms.if_busy == "reject" or not self._terms.messages:
@@ -225,7 +224,7 @@ class Opening:
         return ActorBusy(f"Others worked on {self.place.line} for as long as this was to wait. {said}")
 
     def patience(self) -> float | None:
-        """Seconds that are left to wait; None for as long as it takes."""
+        """Return the seconds left to wait; None for no limit."""
         return None if self._until is None else max(0.0, self._until - self._ports.clock.monotonic())
 
     def sleep(self, wait: Wait) -> None:
@@ -235,10 +234,10 @@ class Opening:
         else:
             self._ports.clock.sleep(wait)
 
-    # taking
+    # Taking
 
     def _take(self) -> bool:
-        """Nobody else works on it, as far as can be seen: begin, join or take up. False if somebody was quicker."""
+        """Begin, join or resume the turn, which seems free. Return False if another process was faster."""
         ports, acting = self._ports, self._acting
         with ExitStack() as told, ports.observers.later(), ports.leases.taking(*self._here):
             try:
@@ -250,14 +249,14 @@ class Opening:
             if taken and not self.ended:
                 assert self.caller is not None
                 self.work = waits.begin_work(self.caller, self._node())
-                # Those who are told of what was written work for this turn: a message of theirs would wait for it.
+                # Callbacks for these events work for this turn: a message that they send would wait for it.
                 told.enter_context(working_within(self.work))
         if other is not None and not taken:
             raise self._not_ours(other)
         return taken
 
     def _taken(self, live: Place | None, other: str | None) -> bool:
-        """Whether the turn is ours now, or has ended."""
+        """Take the turn; return True if it is ours or has ended."""
         if self._found is not None and other is None:
             self.epoch = turns.take(self._ports, self._acting, self._found)
             return True
@@ -265,14 +264,14 @@ class Opening:
             self._begin()
             return True
         if self._found is None and self._terms.messages and (ends := self._ends_anyway(live, other)):
-            self._replace(live, *ends)  # What is said in it now would never be answered.
+            self._replace(live, *ends)  # A message that joined it would never be answered.
             return True
         return other is None and self._join(live)
 
     def _other_agent(self, turn: Place | None) -> str | None:
-        """Whose turn it is, if it is another agent's: it has tools and instructions that this one has not.
+        """Return the turn's agent if it is another one: its tools and instructions are not ours.
 
-        A loop of somebody's own is no agent, and knows itself what it takes up.
+        A caller's own loop is no agent; it decides itself what to resume.
         """
         if turn is None or self._terms.agent is None:
             return None
@@ -303,19 +302,19 @@ class Opening:
             self.epoch = turns.take(self._ports, self._acting, taken.place)
 
     def _ends_anyway(self, live: Place, other: str | None) -> tuple[str, str] | None:
-        """Why a turn that nobody works on can only be stopped, and as what it ends; None if it can go on."""
+        """Return why a turn without a worker can only be stopped, and its final status; None if it can go on."""
         asked = turns.why_stopping(self._ports, self._acting, live)
         if asked is not None:
             return asked, "cancelled"
         if other is not None and self._terms.if_busy == "interrupt":
             return INTERRUPTED, "cancelled"
-        # What this agent may spend says nothing of the turn of another.
+        # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
         why = outcome.why_spent(self._ports, self._acting, live, loops, cost)
         return None if why is None else (why, "failed")
 
     def _replace(self, live: Place, why: str, status: str) -> None:
-        """End a turn that can only be stopped and that nobody works on, then begin another."""
+        """End a turn without a worker that can only be stopped, then begin another."""
         epoch = turns.take(self._ports, self._acting, live)
         try:
             stop.stop(self._ports, self._acting, live, reason=why, status=status)
@@ -335,14 +334,14 @@ class Opening:
         return True
 
     def leave(self) -> None:
-        """Let the next one in this process go on."""
+        """Let the next waiter of this process go on."""
         queues = self._ports.queues
         assert queues is not None
         self._wait_no_more()
         work, self.work = self.work, None
         if work is not None and self.caller is not None:
             waits.end_work(self.caller, work)
-        self.caller = None  # It may be a task that what came of the turn is kept by: neither would be let go of.
+        self.caller = None  # The caller may be a task that holds the turn's result: drop it, or neither is ever freed.
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             queues.give_up(ticket)
@@ -352,7 +351,7 @@ class Opening:
 
 
 def end_if_over(ports: Ports, acting: Acting, line: str) -> None:
-    """End a turn that has nothing left to answer, if nobody works on it: its questions are for nobody any more."""
+    """End a turn with nothing left to answer, if it has no worker: its questions are obsolete."""
     live = turns.live_turn(ports, acting, turns.place_of_turns(line))
     why = None if live is None else turns.why_stopping(ports, acting, live)
     if live is not None and why is not None:
@@ -360,17 +359,17 @@ def end_if_over(ports: Ports, acting: Acting, line: str) -> None:
 
 
 def end_if_free(ports: Ports, acting: Acting, turn: Place, reason: str) -> None:
-    """End a turn that is to be stopped, if nobody works on it. Else it is for whoever does."""
+    """End a turn that is to be stopped, if it has no worker. Otherwise its worker stops it."""
     here, queues = (acting.tenant, turn.actor), ports.queues
     assert queues is not None
     if not queues.enter(here):
         return
     try:
         if any(True for _ in islice(ports.leases.watching(*here), 1)):
-            return  # Another process may be at work: it hears of it.
+            return  # Another process may be at work: it sees the request itself.
         stop.stop(ports, acting, turn, reason=reason, unowned=True)
     except (Conflict, FrameEnded, ActorBusy):
-        pass  # Somebody was quicker.
+        pass  # Another worker was faster.
     finally:
         queues.leave(here)
 
@@ -379,24 +378,24 @@ IF_BUSY = ("queue", "reject", "interrupt", "join")
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants of a turn. No messages: go on with the one that is live."""
+    """The terms of a turn. Without messages: continue the live one."""
 
     messages: tuple[Message, ...] = ()
     key: str | None = None
     if_busy: str = "queue"
     wait: float | None = None
-    """Seconds to wait for others, at most."""
+    """The most seconds to wait for others."""
     tokens: int | None = None
     limits: Limits | None = None
     agent: str | None = None
     loops: int | None = None
-    """Model calls that the turn may make, if that is to be looked at before something is said in it."""
+    """The limit of model calls, to be checked before a message joins the turn."""
     cost: int | None = None
-    """What it may cost, in billionths of a US dollar, likewise."""
+    """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
 class Lined:
-    """Wait until it is our turn in this process."""
+    """A wait for our place in the queue of this process."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -404,7 +403,7 @@ class Lined:
         self._mutex = threading.Lock()
 
     def wake(self) -> None:
-        """It is our turn."""
+        """Signal that it is our turn."""
         with self._mutex:
             self.event.set()
             then = self.then
@@ -412,7 +411,7 @@ class Lined:
             then()
 
     def tell(self, then: Callable[[], object]) -> None:
-        """Call this when it is our turn, at once if it is already."""
+        """Call `then` when it is our turn, at once if it already is."""
         with self._mutex:
             self.then = then
             ready = self.event.is_set()
@@ -421,11 +420,11 @@ class Lined:
 
 
 Wait = Lined | float
-"""What an opening waits for: its place in the line, or some seconds."""
+"""The thing that an opening waits for: its place in the queue, or some seconds."""
 
 
 def check_terms(terms: Terms) -> None:
-    """Refuse what cannot be meant."""
+    """Refuse invalid terms."""
     if terms.if_busy not in IF_BUSY:
         raise InvalidValue(f"if_busy must be one of {', '.join(IF_BUSY)}, not {terms.if_busy!r}.")
     wait: object = terms.wait

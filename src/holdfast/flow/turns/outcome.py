@@ -1,6 +1,7 @@
-"""What was said in a turn, and what came of one that has ended: read from the journal, whoever took it.
+"""The messages, outcome and limits of a turn, read from the journal, whichever process ran it.
 
-What a turn may still do. One that can only stop takes no more messages: they would never be answered.
+A turn that has exhausted a limit can only be stopped. It takes no more messages: they would never be answered.
+
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from holdfast.records.usage import Usage
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended."""
+    """The outcome of a turn."""
 
     completed: bool
     message: Message | None
-    """Its final reply; of one that was stopped, the last thing that its model said."""
+    """The final reply; for a stopped turn, the model's last message."""
     reason: str | None
-    """Why it was stopped."""
+    """The reason it was stopped."""
 
 
 def outcome(ports: Ports, acting: Acting, turn: Place) -> Outcome:
-    """What came of a turn that has ended."""
+    """Return the outcome of an ended turn."""
     info = frame_read.frame_info(ports, acting, turn.frame)
     named = next((result.ref for result in reversed(info.results) if result.kind == REPLY), None)
     return Outcome(
@@ -58,13 +59,13 @@ def outcome(ports: Ports, acting: Acting, turn: Place) -> Outcome:
 
 
 def last_words(ports: Ports, acting: Acting, turn: Place) -> Message | None:
-    """What a turn without a final reply has to show: the last thing that the model said in it."""
+    """Return the model's last message with text in a turn without a final reply, or None."""
     words = [message for message in said(ports, acting, turn) if message.role == "assistant" and message.text]
     return words[-1] if words else None
 
 
 def said(ports: Ports, acting: Acting, turn: Place) -> list[Message]:
-    """What was said in a turn, oldest first."""
+    """Return the messages of a turn, oldest first."""
     found: list[Message] = []
     query = Query(tenant=acting.tenant, stream=turn.line, after=turn.started - 1, types=read.APPENDED)
     while page := ports.journal.read(query):
@@ -73,7 +74,7 @@ def said(ports: Ports, acting: Acting, turn: Place) -> list[Message]:
             if message.role == "user" and event.facts.frame not in (None, turn.frame):
                 return found  # Another turn begins.
             if event.facts.frame == turn.frame or message.role == "user":
-                found.append(message)  # What others noted down meanwhile is not this turn's.
+                found.append(message)  # Messages that others appended meanwhile are not this turn's.
         query = msgspec.structs.replace(query, after=page[-1].version)
     return found
 
@@ -84,12 +85,12 @@ def _message(ports: Ports, acting: Acting, id: str) -> Message | None:
 
 
 FAILURES = 25
-"""Model calls of one turn that may fail in a row, each time that it is taken up, before it is given up."""
+"""The consecutive failures of a turn's model calls after which the turn is given up."""
 OUTCOMES = ("model.failed", "model.responded")
 
 
 class FailsAlways(LimitExceeded):
-    """A model that fails however often it is called: the turn ends."""
+    """The model fails however often it is called: the turn ends."""
 
 
 REASONS = {
@@ -102,21 +103,21 @@ REASONS = {
 
 
 def reason_of(error: LimitExceeded) -> str:
-    """Why a turn is stopped, in one word and then in a sentence."""
+    """Return why a turn is stopped: one word, then a sentence."""
     return f"{next((why for kind, why in REASONS.items() if isinstance(error, kind)), 'loops')}: {error}"
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """Model calls of a turn."""
+    """Counts of a turn's model calls."""
 
     made: int
-    """Those that count: a model that is away costs no loops."""
+    """Calls that count towards the limit: retryable failures cost no loops."""
     in_a_row: int
-    """How many of the newest ones failed."""
+    """Consecutive failures among the newest calls."""
 
 
 def tallied(ports: Ports, acting: Acting, turn: Place) -> Tally:
-    """The model calls of a turn, from the journal."""
+    """Count a turn's model calls, from the journal."""
     made = 0
     for event in manifest.journaled(ports, acting, turn.line):
         if event.version < turn.started:
@@ -136,7 +137,7 @@ def _failures(ports: Ports, acting: Acting, turn: Place) -> tuple[int, int]:
 
 
 def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int | None = None) -> Iterator[Event]:
-    """What came of the model calls where a turn is worked on, since it began or after a version of that stream."""
+    """Yield the outcomes of model calls in a turn's stream, since the turn began or after a version."""
     if after is None:
         frame = current(ports, acting, turn.actor).frames.get(turn.frame)
         if frame is None:
@@ -149,26 +150,26 @@ def outcomes(ports: Ports, acting: Acting, turn: Place, *, after: int | None = N
 
 
 def check_loops(made: int, loops: int) -> None:
-    """Refuse one more model call."""
+    """Refuse a model call beyond the limit."""
     if made >= loops:
         raise LimitExceeded(f"The model was called {made} times in this turn, and may be {loops} times.")
 
 
 def check_not_failing(tally: Tally) -> None:
-    """Give up a model that does nothing but fail: else those who recover turns would pay for it for ever."""
+    """Give up a model that only fails; otherwise recovering agents would pay for the turn for ever."""
     if tally.in_a_row >= FAILURES:
         raise FailsAlways(f"failed {tally.in_a_row} times in a row. Say something to try again.")
 
 
 def check_cost(usage: Usage, most: int | None) -> None:
-    """Refuse to go on with what has cost all that it may, in billionths of a US dollar."""
+    """Refuse to go on once the cost limit is reached, in billionths of a US dollar."""
     if most is not None and (usage.cost or 0) >= most:
         raise InsufficientTokens("the turn has cost what it may cost.")
 
 
 def why_spent(ports: Ports, acting: Acting, turn: Place, loops: int | None, cost: int | None) -> str | None:
-    """Why a turn that nobody works on can only be stopped; None if it can go on, or if a person decides that."""
-    with ports.journal.snapshot():  # Another process may begin to work on it, and end it, at any time.
+    """Return why a turn without a worker can only be stopped; None if it can go on or waits for a person."""
+    with ports.journal.snapshot():  # Another process may take and end the turn at any time.
         return _why_spent(ports, acting, turn, loops, cost)
 
 
@@ -197,7 +198,7 @@ def _check_model(ports: Ports, acting: Acting, turn: Place, loops: int | None, c
 
 
 def _check_tool(ports: Ports, acting: Acting, turn: Place, call: str) -> None:
-    """What beginning it would say; nothing is begun."""
+    """Apply the checks of beginning the call; nothing is begun."""
     state, now = current(ports, acting, turn.actor), ports.clock.now_ms()
     if call not in state.frames:
         calls.begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)

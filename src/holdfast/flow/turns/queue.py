@@ -1,6 +1,7 @@
-"""Taking turns within one process: one at a time for each conversation, first come, first served.
+"""A queue within one process: one turn at a time per conversation, first come, first served.
 
-Between processes leases decide; within one, threads and tasks share a lease, so they line up here before it.
+Between processes leases decide; within one, threads and tasks share a lease, so they queue here before it.
+
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Place = tuple[str, str]
 
 
 class Ticket:
-    """A place in the line. `wake` is called once, from whichever thread lets it go on."""
+    """A position in the queue. `wake` is called once, from whichever thread lets the waiter go on."""
 
     __slots__ = ("ahead", "called", "place", "wake")
 
@@ -24,19 +25,19 @@ class Ticket:
 
 
 class TurnQueue:
-    """Which conversations somebody works on here, and who is next."""
+    """The conversations that are worked on in this process, and their waiters."""
 
     def __init__(self) -> None:
         self.after_fork()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Nobody works in a child yet."""
+        """Reset: nothing runs in a child yet."""
         self._waiting: dict[Place, deque[Ticket]] = {}
         self._mutex = threading.Lock()
 
     def enter(self, place: Place) -> bool:
-        """Whether it was free; then it is the caller's until `leave`."""
+        """Return True if the place was free; then it is the caller's until `leave`."""
         with self._mutex:
             if place in self._waiting:
                 return False
@@ -44,7 +45,7 @@ class TurnQueue:
             return True
 
     def wait(self, place: Place, wake: Callable[[], None], *, ahead: bool = False) -> Ticket:
-        """Line up, or ahead of those who merely line up. When `wake` is called, the place is the caller's."""
+        """Queue, with `ahead` before all others without it. When `wake` is called, the place is the caller's."""
         ticket = Ticket(place, wake, ahead)
         with self._mutex:
             line = self._waiting.get(place)
@@ -57,7 +58,7 @@ class TurnQueue:
         return ticket
 
     def give_up(self, ticket: Ticket) -> None:
-        """Wait no longer; what was the caller's already goes to the next one."""
+        """Withdraw a ticket; a place that was already the caller's goes to the next waiter."""
         with self._mutex:
             if not ticket.called:
                 line = self._waiting.get(ticket.place)
@@ -67,7 +68,7 @@ class TurnQueue:
         self.leave(ticket.place)
 
     def dismiss(self) -> None:
-        """Wake everybody who waits, without the place being theirs: nobody is let in any more."""
+        """Wake every waiter without giving it the place: the client is shutting down."""
         with self._mutex:
             waiting = [ticket for line in self._waiting.values() for ticket in line]
             for line in self._waiting.values():
@@ -76,7 +77,7 @@ class TurnQueue:
             ticket.wake()
 
     def leave(self, place: Place) -> None:
-        """Let the next one in."""
+        """Give the place to the next waiter."""
         with self._mutex:
             line = self._waiting.get(place)
             if line is None:

@@ -1,13 +1,9 @@
-"""Which turns can go on now: nobody works on them, and they do not wait for a person.
+"""Find turns that can go on: no process works on them, and they do not wait for a person.
 
-Reading only. How a stream stands follows from what its journal says, from the time, and from who holds it here: what
-was found stays true until one of these changes, so that nobody has to look again before.
+The result for a stream depends on its journal, the time, and whether this process holds it. It is remembered with
+those versions and its deadline, so the cost of looking follows what changed. Equivalent to a full scan: a stream is
+rescanned only if one of these changed. While nothing at all is written, nothing of the waiting streams is read.
 
-Looking again and again for turns that can go on, at a cost that follows what changed since the last look.
-
-What was found about a stream is remembered with the versions that it was found at, and until when. While nothing at
-all is written, a look reads nothing of what waits; else it reads versions, some hundreds at a time. It finds what
-somebody who remembers nothing would find: only what can be told apart from what was seen is looked at again.
 """
 
 from __future__ import annotations
@@ -44,20 +40,20 @@ class Stirring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stream stood when it was looked at, and for how long that can be relied on."""
+    """The readiness of a stream when it was read, and for how long it can be relied on."""
 
     versions: dict[str, int]
-    """Of the stream, and of every other one that it depends on."""
+    """Versions of the stream and of the others that it depends on."""
     since: int
     until: float
-    """When the next thing in it falls due by the clock alone."""
+    """The time when something next falls due by the clock alone."""
     held: bool
-    """Whether this process worked on it."""
+    """True if this process worked on the stream."""
     turn: Stirring | None = None
-    """What can go on in it, whoever holds it elsewhere: who has died since changes nothing in a journal."""
+    """The turn that can go on, whichever process holds the stream: an owner's death leaves no trace in the journal."""
 
     def holds(self, versions: Mapping[str, int], now: int, held: bool) -> bool:
-        """Whether it stands like that now."""
+        """Return True if the result still holds."""
         return (
             self.since <= now < self.until
             and self.held == held
@@ -66,10 +62,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing(ports: Ports, acting: Acting, stream: str, agent: str | None, since: int) -> Standing:
-    """How a stream stands, for one agent or for all. `since` is the time at which the look began."""
+    """Read the readiness of a stream, for one agent or for all. `since` is the time at which the scan began."""
     held = ports.leases.holds(acting.tenant, stream)
     state = current(ports, acting, stream)
-    # Versions are read before what they stand for: what came in between is looked at once more, and never missed.
+    # Versions are read before the content: a write in between causes one more read and is never missed.
     versions = {stream: state.version}
     turn = None if held else _in_stream(ports, acting, stream, state, agent, versions)
     set_back = ports.clock.now_ms() < since
@@ -78,7 +74,7 @@ def standing(ports: Ports, acting: Acting, stream: str, agent: str | None, since
 
 
 def next_due(frames: Mapping[str, Frame], now: int) -> float:
-    """When a timer rings, a question expires or a deadline passes, of those that are still to come."""
+    """Return when the next timer, question expiry or deadline falls due; infinity if there is none."""
     times: list[int] = []
     for frame in frames.values():
         question = frame.question
@@ -120,7 +116,7 @@ T = TypeVar("T")
 
 
 class Watching:
-    """What an agent, or with None any, could go on with: in some tenants, or with None in all that have live frames."""
+    """A watch for turns that one agent (None: any) can continue, in some tenants (None: all with live frames)."""
 
     def __init__(self, ports: Ports, acting: Acting, agent: str | None, tenants: Sequence[str] | None) -> None:
         self._ports, self._acting, self._agent, self._wanted = ports, acting, agent, tenants
@@ -130,16 +126,16 @@ class Watching:
 
     @property
     def tenants(self) -> list[str]:
-        """Those that were looked at last."""
+        """The tenants of the last scan."""
         return list(self._watched)
 
     def look(self) -> list[Stirring]:
-        """Turns that can go on; what expired is settled on the way.
+        """Sweep due work and return the turns that can go on.
 
-        Nobody is waited for. Who works on a turn elsewhere is watched from one look to the next.
+        Never waits. Owners in other processes are watched from one scan to the next.
         """
         with self._mutex:
-            # Before anything is read: what is written meanwhile is a change for the next look.
+            # Read first: a write during the scan is a change for the next scan.
             position = self._ports.journal.position()
             changed, self._seen = position != self._seen, None
             if changed:
@@ -156,7 +152,7 @@ class Watching:
 
 
 class _Watched:
-    """One tenant's streams with live frames, and how each of them stood."""
+    """One tenant's streams with live frames, and the readiness of each."""
 
     def __init__(self, ports: Ports, acting: Acting, agent: str | None) -> None:
         self._ports, self._acting, self._agent = ports, acting, agent
@@ -170,7 +166,7 @@ class _Watched:
             self._list()
         stale = self._stale(now)
         calm, acted = self._settled(stale)
-        if acted:  # What was settled in one stream may let a turn of another one go on.
+        if acted:  # A sweep in one stream may let a turn in another one go on.
             self._list()
             stale = self._stale(now)
         looked = self._looked(stale, calm, now)
@@ -179,7 +175,7 @@ class _Watched:
         return [turn for stream, turn in ready if self._ports.leases.seems_free(self._acting.tenant, stream)]
 
     def _list(self) -> None:
-        """The streams that have live frames, with their versions and those of the lines that they depend on."""
+        """List the streams with live frames, their versions and those of the threads they depend on."""
         streams: list[str] = []
         versions: dict[str, int] = {}
         for page in pages_of_work(self._ports, self._acting):
@@ -194,7 +190,6 @@ class _Watched:
         self._known = {name: self._known[name] for name in streams if name in self._known}
 
     def _stale(self, now: int) -> list[str]:
-        """Streams of which nothing is known that still holds."""
         holds, tenant = self._ports.leases.holds, self._acting.tenant
         return [
             name
@@ -203,7 +198,7 @@ class _Watched:
         ]
 
     def _settled(self, streams: Sequence[str]) -> tuple[dict[str, int], bool]:
-        """Do what is due in some streams; gives the versions at which nothing was, and whether anything was done."""
+        """Sweep some streams; return the versions at which nothing was due, and True if anything was done."""
         calm, acted = {}, False
         for stream in streams:
             settled = _if_readable(partial(sweep.settle, self._ports, self._acting, stream, patient=False))
@@ -213,7 +208,7 @@ class _Watched:
         return calm, acted
 
     def _looked(self, streams: Sequence[str], calm: dict[str, int], now: int) -> dict[str, Standing]:
-        """How some streams stand. It is remembered where nothing was due at that very version."""
+        """Read the readiness of some streams; remember it where nothing was due at that very version."""
         looked: dict[str, Standing] = {}
         for stream in streams:
             self._known.pop(stream, None)
@@ -228,7 +223,7 @@ class _Watched:
 
 
 def _if_readable(act: Callable[[], T]) -> T | None:
-    """What came of looking at a stream; None if it is damaged, which is no reason to leave all others alone."""
+    """Return the result of `act`; None if the stream is damaged, so that the other streams are still scanned."""
     try:
         return act()
     except Corrupt:

@@ -1,4 +1,4 @@
-"""Stopping a turn: what was shown is kept, what waits for a result gets one, and its frame ends, in one append."""
+"""Stop a turn: keep the partial reply, give every open call a result, and end the frame, in one append."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def stop(
     release: int | None = None,
     unowned: bool = False,
 ) -> list[Message]:
-    """End a turn before its reply: what was shown is kept, calls without a result get one, its frame ends.
+    """End a turn before its reply: keep the partial reply, give calls without a result one, end the frame.
 
-    `usage` is what the caller knows to be used by the model call that is under way. What others began and left, all
-    model calls that are not among `begun`, may have been paid for as well. `unowned` takes a turn that nobody works on
-    for this one append.
+    `usage` is the known usage of the model call under way. Model calls not among `begun` were left by other processes
+    and may have been paid for as well. `unowned` takes the lease of a turn without a worker for this one append.
     """
     record, end = budgets.usage_of(usage), clean(ports, OutcomeContent(error=reason))
     said: list[Message] = []
@@ -69,13 +68,13 @@ def stop(
         said[:] = _last_words(current(ports, acting, turn.line).line, turn, partial)
         try:
             return write(ports, acting, turn, said, decide, release=release)[0]
-        except (ConversationOver, ToolPairingError):  # It was reset or rewound just now: look again.
+        except (ConversationOver, ToolPairingError):  # The thread was reset or rewound just now: retry.
             continue
     raise Conflict(f"{turn.line} changes too fast to stop its turn. Try again.")
 
 
 def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list[Message]:
-    """What is said when a turn is stopped: what was shown, and a result for each call that has none."""
+    """Return the messages that end a stopped turn: the partial reply, and a result for each open call."""
     if line is None or is_gone(line, turn.started):
         return []
     said = [] if partial is None else [msgspec.structs.replace(partial, partial=True)]
@@ -87,7 +86,7 @@ def _last_words(line: Line | None, turn: Place, partial: Message | None) -> list
 
 
 def _doubtful(ports: Ports, acting: Acting, call: str) -> Usage:
-    """What a torn model call may have used: it was shown its pack. The same counts if it is made again and answered."""
+    """Estimate an interrupted model call's usage from its pack. The same amount counts if the call is made again."""
     asked = ports.journal.event(acting.tenant, ulid_bytes(call))
     pack = None if asked is None else decode_event(asked).facts.pack
     shown = None if pack is None else ports.journal.event(acting.tenant, ulid_bytes(pack))

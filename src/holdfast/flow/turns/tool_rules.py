@@ -1,6 +1,8 @@
-"""What is to be done about calls of tools: who says yes, what fits, what becomes of one that was torn.
+"""Rules for tool calls: which ones need approval, which arguments fit, what happens to an interrupted call.
 
-These are the rules of a loop that calls tools itself, by their names alone; an agent has its own, which know its tools.
+These are the rules of a loop that calls tools itself and knows only their names; an agent has its own, which know its
+tools.
+
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from holdfast.records.messages import ToolCallRequest, ToolDef
 
 
 class ToolRules:
-    """What is to be done about calls of tools before they begin and after they were torn."""
+    """The rules for tool calls before they begin and after an interruption."""
 
     tools_ask = False
-    """Whether the code of a tool asks questions itself, so that a no is for it to deal with."""
+    """True if a tool's code asks questions itself, so that it also handles a no."""
     knows_tools = False
-    """Whether the tools themselves are at hand, so that nobody has to look up what is stored of them."""
+    """True if the tools themselves are at hand, so that their stored definitions need not be read."""
 
     def __init__(
         self,
@@ -37,36 +39,36 @@ class ToolRules:
             raise InvalidValue("if_interrupted must be ask, retry or fail, or say that for each tool by its name.")
 
     def if_interrupted(self, request: ToolCallRequest) -> str:
-        """What to do with a call that was torn."""
+        """Return the policy for an interrupted call."""
         policies = self._policies
         return policies.get(request.name, "ask") if isinstance(policies, Mapping) else policies
 
     def approval(self, request: ToolCallRequest) -> bool:
-        """Whether a person has to say yes before a call is made."""
+        """Return True if a person must approve a call before it is made."""
         asks = self._approval
         return _wanted(asks, request) if callable(asks) else request.name in asks
 
     def unfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
-        """Why a tool does not take what it would be called with, if it does not. `arguments` are a person's, if any.
+        """Return why the tool does not take its arguments, or None. `arguments` are a person's, if any.
 
-        `stored` is what the conversation's brief says of the tool: here nothing else is known of it.
+        `stored` is the tool's definition in the conversation's brief: nothing else is known of it here.
         """
         given = _given(request, arguments)
         why = None if stored is None or given is UNSET else misfit(stored.name, stored.parameters, given)
         return None if why is None else in_passing(why)
 
     def unsaid(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> Mapping[str, Any]:
-        """What a tool uses for arguments that nobody gave."""
+        """Return the tool's defaults for arguments not given."""
         given = _given(request, arguments)
         return {} if stored is None or not isinstance(given, dict) else unsaid(stored.parameters, given)
 
     def tokens(self, request: ToolCallRequest) -> int | None:
-        """What the frame of a call is granted."""
+        """Return the tokens granted to a call's frame."""
         return None
 
 
 def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
-    """What a predicate says; one that fails counts as wanting a yes."""
+    """Return the predicate's verdict; one that fails counts as requiring approval."""
     try:
         return bool(asks(request.name, request.args))
     except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
@@ -74,12 +76,12 @@ def _wanted(asks: Callable[[str, Any], bool], request: ToolCallRequest) -> bool:
 
 
 def in_passing(sentence: str) -> str:
-    """A sentence as a part of another one."""
+    """Return a sentence as part of another one."""
     return sentence[:1].lower() + sentence[1:]
 
 
 def _given(request: ToolCallRequest, arguments: Any) -> Any:
-    """What a call would be made with; unset if that is not even JSON."""
+    """Return a call's arguments; UNSET if they are not valid JSON."""
     try:
         return request.args if arguments is None else arguments
     except InvalidValue:

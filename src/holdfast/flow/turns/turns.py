@@ -1,12 +1,9 @@
 """Turns: from a user's message to the final reply, as a root frame that survives its process.
 
-Beginning one is a single append: the message, the frame and its lease. A message to a session whose turn nobody works
-on joins that turn. What comes next is read off the journal, so that starting and resuming are the same.
+Beginning a turn is a single append: the message, the frame and its lease. A message to a session whose turn has no
+worker joins that turn. The next step is read from the journal, so that starting and resuming are the same. A key
+stands for exactly the messages that were sent with it.
 
-What the key of a turn stands for: all the messages that were said with it, in their order, and no others.
-
-Who sends again with a key gets what came of it. Who uses it for something else is told so, and nothing is written.
-What was erased since, or redacted on its way in, cannot be compared: then how many there were and who said them counts.
 """
 
 from __future__ import annotations
@@ -39,14 +36,14 @@ from holdfast.records.reports import Query
 from holdfast.records.scope import Scope, parse_scope
 
 ACTOR = "main"
-"""Whoever answers in a session works under one lease, so that two turns never run beside each other."""
+"""The actor of all turns of a thread: they share one lease, so that two turns never run in parallel."""
 GOAL_CHARS = 200
 STOPPED = "stopped"
 OVER = "The conversation was ended."
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that somebody wants begun."""
+    """A request to begin or join a turn."""
 
     messages: tuple[Message, ...]
     key: str | None = None
@@ -56,16 +53,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that is there: begun just now, joined, or found under its key."""
+    """A turn that was begun just now, joined, or found under its key."""
 
     place: Place
     new: bool = False
     messages: tuple[Message, ...] = ()
-    """What was said with it, if it was said just now."""
+    """The messages appended by this call, if any."""
 
 
 def place_of_turns(line: str) -> Place:
-    """Where the turns of a line of conversation live."""
+    """Return the place where the turns of a thread live."""
     scope = parse_scope(line)
     session, thread = scope.get("session"), scope.get("thread")
     if session is None or thread is None:
@@ -74,7 +71,7 @@ def place_of_turns(line: str) -> Place:
 
 
 def live_turn(ports: Ports, acting: Acting, place: Place) -> Place | None:
-    """The turn of a line that has not ended, if there is one."""
+    """Return the live turn of a thread, or None."""
     for frame in stack.in_order(current(ports, acting, place.actor).frames):
         if frame.parent is None and frame.outer is None:
             found = turn_place(ports, acting, place, frame)
@@ -84,13 +81,13 @@ def live_turn(ports: Ports, acting: Acting, place: Place) -> Place | None:
 
 
 def turn_place(ports: Ports, acting: Acting, place: Place, frame: Frame) -> Place | None:
-    """Where a root frame's turn is, if it is one."""
+    """Return a root frame's turn, or None if it is not one."""
     pushed = event_at(ports, acting, place.actor, frame.pushed)
     return None if pushed is None else _placed(place, pushed.facts)
 
 
 def agent_of(ports: Ports, acting: Acting, actor: str, frame: Frame) -> str | None:
-    """Who answers in a turn."""
+    """Return the agent that answers in a turn."""
     pushed = event_at(ports, acting, actor, frame.pushed)
     return None if pushed is None else pushed.facts.agent
 
@@ -102,7 +99,7 @@ def _placed(place: Place, facts: FramePushed) -> Place | None:
 
 
 def by_key(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken | None:
-    """The turn that a key stands for, begun or joined under it; refuses a key that was used for other words."""
+    """Return the turn begun or joined under a key; refuse a key that was used for other messages."""
     if wanted.key is None:
         return None
     stored = ports.journal.by_key(acting.tenant, place.actor, wanted.key)
@@ -129,7 +126,7 @@ def _turn_named(ports: Ports, acting: Acting, place: Place, event: Event) -> Pla
 
 
 def begin(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken:
-    """A new turn: the message, its frame and the lease in one append. Call it once nobody else works on the line."""
+    """Begin a turn: message, frame and lease in one append. Call it once nothing else works on the thread."""
     frame = ulid_text(ports.ids.ulid())
     content = clean(ports, GoalContent(goal=goal_of(wanted.messages)))
 
@@ -163,7 +160,7 @@ def begin(ports: Ports, acting: Acting, place: Place, wanted: Wanted) -> Taken:
 
 
 def _check_free(ports: Ports, acting: Acting, place: Place, state: StreamState) -> None:
-    """One turn at a time. Another one can be taken up; any other frame is in the way until somebody ends it."""
+    """Refuse a second turn. A live turn can be resumed; any other root frame must be ended first."""
     roots = [one for one in state.frames.values() if one.parent is None]
     if any(turn_place(ports, acting, place, one) is not None for one in roots):
         raise Conflict("Another turn of this conversation is live. Take it up first.")
@@ -172,13 +169,13 @@ def _check_free(ports: Ports, acting: Acting, place: Place, state: StreamState) 
 
 
 def goal_of(messages: Sequence[Message]) -> str:
-    """What a turn is for, in one line: the beginning of what was said."""
+    """Return a turn's goal in one line: the beginning of its first message."""
     text = " ".join((messages[0].text if messages else "").split())
     return text[:GOAL_CHARS] or "Answer."
 
 
 def join(ports: Ports, acting: Acting, turn: Place, wanted: Wanted) -> Taken | None:
-    """Say something in a turn that is under way; None if it has ended meanwhile, or is about to."""
+    """Append messages to a turn under way; return None if it has ended meanwhile or is about to stop."""
 
     def decide(state: StreamState, speech: Speech) -> list[Draft]:
         if turn.frame not in state.frames or stop_requested(ports, acting, turn) is not None:
@@ -200,31 +197,31 @@ class _Over(Conflict):
 
 
 def take(ports: Ports, acting: Acting, turn: Place) -> int:
-    """Own a live turn that nobody works on; gives the epoch."""
+    """Take the lease of a live turn without a worker, and return the epoch."""
     return takeover.take_free(ports, acting, turn.actor)
 
 
-# what comes next
+# Next step
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn as it stands now: what comes next, and what was said since its last pack."""
+    """The current state of a turn: its next step, and the messages since its last pack."""
 
     step: TurnStep
     frame: Frame
     tail: tuple[Message, ...]
     versions: tuple[int, int]
-    """Of its two streams, so that who wrote them knows that nothing was added."""
+    """The versions of its two streams, so that the writer can tell that nothing was added."""
     unwanted: tuple[str, ...] = ()
-    """Tools that were begun and whose calls wait no more: rewound, or answered by somebody else."""
+    """Begun tools whose calls no longer wait for a result: rewound, or answered elsewhere."""
 
 
 Known = tuple[int, tuple[Message, ...]]
-"""What was said since the last pack, as of a version of the line."""
+"""The version of a thread, and its messages since the last pack at that version."""
 
 
 def look(ports: Ports, acting: Acting, turn: Place, known: Known | None = None) -> View | None:
-    """What a turn needs next; None once it has ended. `known` is what the caller knows to have been said."""
+    """Return a turn's state and next step; None once it has ended. `known` is the caller's copy of the tail."""
     state, line_state = current(ports, acting, turn.actor), current(ports, acting, turn.line)
     frame, line = state.frames.get(turn.frame), line_state.line
     if frame is None:
@@ -251,7 +248,7 @@ def look(ports: Ports, acting: Acting, turn: Place, known: Known | None = None) 
 
 
 def _is_of_a_call(ports: Ports, acting: Acting, turn: Place, frame: Frame) -> bool:
-    """Whether a child works for a tool call, and is not the turn's own work."""
+    """Return True if a child frame works for a tool call, and is not the turn's own work."""
     pushed = event_at(ports, acting, turn.actor, frame.pushed)
     return pushed is not None and pushed.facts.tool_call
 
@@ -261,7 +258,7 @@ def _said(message: Message) -> Said:
 
 
 def _tail(ports: Ports, acting: Acting, line: str, after: int) -> tuple[Message, ...]:
-    """What was said after a version, oldest first: a few messages, however long the conversation is."""
+    """Return the messages after a version, oldest first: a few, however long the conversation is."""
     found = []
     for place in read.places(ports, acting, line, page=8):
         if place.stream != line or place.version <= after:
@@ -271,7 +268,7 @@ def _tail(ports: Ports, acting: Acting, line: str, after: int) -> tuple[Message,
 
 
 def call_message(ports: Ports, acting: Acting, turn: Place, call: str, tail: Sequence[Message]) -> Message:
-    """The message that asked for a tool call."""
+    """Return the message that asked for a tool call."""
     for message in tail:
         if any(one.id == call for one in message.tool_calls):
             return message
@@ -281,11 +278,11 @@ def call_message(ports: Ports, acting: Acting, turn: Place, call: str, tail: Seq
     return read.decoded(ports, acting, [event])[0]
 
 
-# stopping
+# Stopping
 
 
 def request_stop(ports: Ports, acting: Acting, turn: Place, reason: str | None = None) -> bool:
-    """Ask whoever works on a turn to stop it; False if it has ended by now. Asking twice is asking once."""
+    """Ask the worker of a turn to stop it; return False if it has ended. Repeated requests count once."""
     content = None if reason is None else clean(ports, ReasonContent(reason=reason))
     draft = Draft(type="cancel.requested", facts=CancelRequested(frame=turn.frame), content=content)
 
@@ -301,24 +298,24 @@ def request_stop(ports: Ports, acting: Acting, turn: Place, reason: str | None =
 
 
 def stop_key(frame: str) -> str:
-    """The key of a request to stop: one turn is stopped once."""
+    """Return the key of a request to stop: one turn is stopped once."""
     return f"{frame}/stop"
 
 
 def why_stopping(ports: Ports, acting: Acting, turn: Place) -> str | None:
-    """Why a turn is to end without a reply: somebody wants that, or there is nothing left to answer; else None."""
+    """Return why a turn must end without a reply: a stop request, or nothing left to answer; else None."""
     asked = stop_requested(ports, acting, turn)
     gone = asked is None and is_gone(current(ports, acting, turn.line).line, turn.started)
     return OVER if gone else asked
 
 
 def _is_told_to_stop(ports: Ports, acting: Acting, turn: Place, state: StreamState) -> bool:
-    """Whether somebody wants a turn to stop. Nobody can as long as nothing came after its beginning."""
+    """Return True if a stop was requested. Skips the lookup if nothing was written after the turn began."""
     return state.version > state.frames[turn.frame].pushed and stop_requested(ports, acting, turn) is not None
 
 
 def stop_requested(ports: Ports, acting: Acting, turn: Place) -> str | None:
-    """Why somebody wants a turn to stop; None if nobody does."""
+    """Return the reason of a stop request, or None if there is none."""
     stored = ports.journal.by_key(acting.tenant, turn.actor, stop_key(turn.frame))
     if not stored:
         return None
@@ -329,7 +326,7 @@ def stop_requested(ports: Ports, acting: Acting, turn: Place) -> str | None:
 def check_said(
     ports: Ports, acting: Acting, line: str, version: int, messages: Sequence[Message], key: str | None
 ) -> None:
-    """Refuse a key that stands for other messages than these. `version` is that of the first that it stands for."""
+    """Refuse a key that stands for other messages. `version` is that of the first message it stands for."""
     if not messages:
         return
     said = [decode_event(event) for event in _together(ports, acting, line, version)]
@@ -340,7 +337,7 @@ def check_said(
 
 
 def _together(ports: Ports, acting: Acting, line: str, version: int) -> list[StoredEvent]:
-    """What was said in one append, from its first message on: nothing follows them there."""
+    """Return the messages of one append, from the first one on; nothing else follows them in it."""
     query = Query(tenant=acting.tenant, stream=line, after=version - 1, until=version, limit=1)
     first = ports.journal.read(query)
     rest = first[0].rest if first else 0
@@ -348,7 +345,7 @@ def _together(ports: Ports, acting: Acting, line: str, version: int) -> list[Sto
 
 
 def _is_alike(ports: Ports, acting: Acting, event: Event, message: Message) -> bool:
-    """Whether a stored message is this one, as far as that can be told."""
+    """Return True if a stored message equals this one, as far as they can be compared."""
     if event.type not in read.APPENDED or event.facts.role != message.role:
         return False
     if event.content is ERASED or ports.redact is not None:
@@ -358,7 +355,7 @@ def _is_alike(ports: Ports, acting: Acting, event: Event, message: Message) -> b
 
 
 def _words(ports: Ports, acting: Acting, message: Message) -> tuple[Any, ...]:
-    """What is compared of a message: its words, what there is beside them, what it calls and what it answers."""
+    """Return the parts of a message to compare: text, other parts, calls and results."""
     others = [part for part in message.content or () if not isinstance(part, str) and part.get("type") != "text"]
     return (
         message.text,
@@ -369,7 +366,7 @@ def _words(ports: Ports, acting: Acting, message: Message) -> tuple[Any, ...]:
 
 
 def _part(ports: Ports, acting: Acting, part: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An image, a file or the like. Bytes that come now are compared by the name that they would be stored under."""
+    """Return an image, file or other part to compare; new bytes by the name they would be stored under."""
     data, name = part.get("data"), part.get("artifact")
     if isinstance(data, bytes | bytearray | memoryview):
         name = artifacts.artifact_name(ports.journal.secret, acting.tenant, bytes(data)).hex()

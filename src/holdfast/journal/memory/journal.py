@@ -1,13 +1,10 @@
-"""The journal in memory: the executable specification. Every rule in the plainest words.
+"""The journal in memory: the executable specification, with every rule in its simplest form.
 
 It keeps nothing beyond its process and passes the same contract as the durable backends.
 
-Writes to the journal in memory that stop in the middle: taken back, whatever stopped them and wherever.
+A write that stops halfway is rolled back: all that a batch may change is noted first. A rollback may run twice, and
+may itself be interrupted, for example by a full stack: then the next user of the journal completes it.
 
-What a batch may change is noted before anything is. Taking it back may be done twice, or be stopped as well, for
-want of stack for one: then whoever uses the journal next does it first.
-
-Copies in the journal in memory: a whole journal as it was, or some of its events to be looked at.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ Item = tuple[str, StoredEvent | Subject | Artifact]
 
 
 class MemoryCopying(MemoryReading):
-    """The part of a journal in memory that takes in what was written elsewhere, exactly as it is."""
+    """The part of a journal in memory that takes in events of another journal, exactly as they are."""
 
     secret: bytes
 
@@ -71,21 +68,21 @@ class MemoryCopying(MemoryReading):
             return self._position
 
     def hold(self, secret: bytes, position: int, items: Iterable[Item], bodies: Bodies) -> None:
-        """Copies of some events of another journal, gaps and all: to be looked at, not to go on from.
+        """Load copies of some events of another journal, with gaps: for reading, not for further appends.
 
-        `bodies` reads artifacts there, of which only the names are held.
+        `bodies` reads the artifacts of that journal, of which only the names are held here.
         """
         with self._open():
             for tenant, item in items:
                 self._copy(tenant, item)
-            # Most who look at the past search for nothing in it.
+            # Indexed on the first search: most readers of the past never search it.
             self._unindexed = list(self._events.values())
             self._tables.mark()
             self._elsewhere = bodies
             self.secret, self._position = secret, position
 
     def _copy(self, tenant: str, item: Any) -> bool:
-        """Take one thing in as it is; whether it is an event."""
+        """Copy one item in as it is; return True if it is an event."""
         if isinstance(item, Subject):
             self._subjects.setdefault(tenant, []).append(item)
         elif isinstance(item, Artifact):
@@ -100,7 +97,7 @@ class MemoryCopying(MemoryReading):
 
 
 def _without_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The same items, as long as no event is missing among them."""
+    """Yield the same items; raise Refused if an event is missing among them."""
     last = 0
     for tenant, item in items:
         if isinstance(item, StoredEvent):
@@ -111,7 +108,7 @@ def _without_gaps(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What was there before a batch, of all that it may change; None stands for what was not there."""
+    """The state before a batch, of everything it may change; None means absent."""
 
     batch: Batch
     position: int
@@ -136,13 +133,13 @@ class MemoryUndoing(MemoryCopying):
         return self._lock
 
     def _mend(self) -> None:
-        """Take back what a write left behind that could not do so itself."""
+        """Roll back a failed write whose own rollback was interrupted."""
         with self._lock:
             if self._torn is not None:
                 self._take_back(self._torn)
 
     def _before(self, batch: Batch) -> Before:
-        """What to come back to if a batch cannot be written whole."""
+        """Note the state to return to if a batch cannot be written whole."""
         tenant, streams = batch.tenant, [part.stream for part in batch.parts]
         before = Before(
             batch=batch,
@@ -158,7 +155,7 @@ class MemoryUndoing(MemoryCopying):
         return before
 
     def _take_back(self, before: Before) -> None:
-        """As it was. Every step may be done again."""
+        """Return to the noted state. Every step may be repeated."""
         tenant, at = before.batch.tenant, before.position
         self._position = at
         self._tables.undo()
@@ -219,11 +216,10 @@ class MemoryJournal(MemoryUndoing):
         self._forget()
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.RLock()
 
     def _forget(self) -> None:
-        """An empty journal."""
         self._events: dict[int, StoredEvent] = {}
         self._position = 0
         self._unindexed: list[StoredEvent] = []
@@ -245,7 +241,7 @@ class MemoryJournal(MemoryUndoing):
     def append(self, batch: Batch) -> Appended:
         """Check every part, then write all of them."""
         with self._open():
-            self._mend()  # It may have been torn while this thread waited.
+            self._mend()  # A write may have failed halfway while this thread waited.
             earlier = self._earlier(batch)
             if earlier is not None:
                 return earlier
@@ -263,12 +259,12 @@ class MemoryJournal(MemoryUndoing):
         return appended
 
     def _head(self, tenant: str, stream: str, fresh: int = 0) -> Head:
-        """A stream's end; a new one is numbered after all others and after those that begin in the same commit."""
+        """Return a stream's end; number a new one after all others and after those that begin in the same commit."""
         known = self._heads.get((tenant, stream))
         return known if known is not None else new_head(tenant, stream, len(self._heads) + fresh + 1)
 
     def _earlier(self, batch: Batch) -> Appended | None:
-        """The answer given before, if every part was already written under its key or event id."""
+        """Return the earlier answer if every part was already written under its key or event id."""
         found = [self._stored(batch.tenant, part) for part in batch.parts]
         if not any(found):
             return None
@@ -286,7 +282,7 @@ class MemoryJournal(MemoryUndoing):
         return [] if seq is None else self._from(seq, len(part.events))
 
     def _write(self, batch: Batch, heads: dict[str, Head]) -> Appended:
-        """All of a batch, or nothing of it: also where it is stopped in the middle."""
+        """Write a batch, all of it or nothing, even if interrupted halfway."""
         before = self._before(batch)
         try:
             return self._put(batch, heads)
@@ -356,7 +352,7 @@ class MemoryJournal(MemoryUndoing):
         return
 
     def collect(self, before_ms: int) -> int:
-        # An artifact enters with the event that refers to it, so nothing is ever left over here.
+        # An artifact enters with the event that refers to it, so none is ever unreferenced here.
         return 0
 
     def subjects(self, tenant: str) -> list[Subject]:
@@ -385,7 +381,7 @@ class MemoryJournal(MemoryUndoing):
             seqs = [stored.seq for stored in theirs]
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:
-                # Short messages are indexed with the end of what was said before them: all of these lines anew.
+                # Short messages are indexed with the end of the message before them: reindex these threads.
                 lines = {stored.stream for stored in theirs if stored.type == SAID}
                 said = [self._events[seq] for line in sorted(lines) for seq in self._streams[tenant, line]]
                 self._texts.forget(tenant, seqs)

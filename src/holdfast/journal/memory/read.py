@@ -1,7 +1,4 @@
-"""Reading the journal in memory: heads, states, rows, sessions and events, under the journal's own lock.
-
-Finding in the journal in memory: entries, edges, effects, words and vectors, under the journal's own lock.
-"""
+"""Reads and lookups in the journal in memory, under the journal's own lock."""
 
 from __future__ import annotations
 
@@ -25,16 +22,16 @@ from holdfast.records.frames import LIVE, StreamState
 from holdfast.records.reports import Query, Subject
 
 Bodies = Callable[[str, bytes], bytes | None]
-"""The body of an artifact of a tenant, if there is one."""
+"""A function that returns the body of a tenant's artifact, or None."""
 
 
 def _stood(retracted: Value, at: int) -> bool:
-    """Whether a message was part of its line at a version."""
+    """Return True if a message was part of its thread at a version."""
     return retracted is None or int(retracted) > at
 
 
 class MemoryFinding:
-    """The part of a journal in memory that looks things up."""
+    """The part of a journal in memory that looks up state, texts and vectors."""
 
     _artifacts: dict[tuple[str, bytes], Artifact]
     _elsewhere: Bodies
@@ -53,13 +50,13 @@ class MemoryFinding:
             self._texts.index(events, self._said_before, self._kept_before, self._beginning)
 
     def _catch_up(self) -> None:
-        """What was only copied in is indexed when it is first searched."""
+        """Index events that were only copied in, before the first search."""
         for event in self._unindexed:
             self._index([event])
         self._unindexed = []
 
     def _said_before(self, event: StoredEvent) -> bytes | None:
-        """What was said before a message when it was said, whatever was retracted since: found alike at any time."""
+        """Return the message before this one as of its append, ignoring later retractions: the same at any time."""
         for version in range(event.version - 1, 0, -1):
             row = self._tables.row(event.tenant, event.stream, "messages", (version,))
             if row is not None and _stood(row["retracted"], event.version):
@@ -67,14 +64,14 @@ class MemoryFinding:
         return None
 
     def _beginning(self, tenant: str, name: str) -> str:
-        """How a text begins that lies in an artifact, here or in the journal that this one is an excerpt of."""
+        """Return the beginning of a text in an artifact, here or in the journal that this one is an excerpt of."""
         kept = self._artifacts.get((tenant, artifact_id(name)))
         if kept is None or kept.erased:
             return ""
         try:
             return beginning_of(kept.body or self._elsewhere(tenant, kept.name))
         except (NotFound, Corrupt):
-            return ""  # Its file is lost there: the rest can be searched all the same.
+            return ""  # Its file is lost there; the rest can still be searched.
 
     def _kept_before(self, event: StoredEvent, key: str) -> int | None:
         versions = tables.revisions(self._tables, event.tenant, event.stream, key, event.version)
@@ -86,7 +83,6 @@ class MemoryFinding:
             return None if row is None else self._holding(tenant, stream, row["version"])
 
     def _holding(self, tenant: str, stream: str, version: Any) -> StoredEvent | None:
-        """The event at a version, unless what it held was erased."""
         event = self._at(tenant, stream, version)
         return None if event.content is None else event
 
@@ -188,7 +184,7 @@ Stream = tuple[str, str]
 
 
 class MemoryReading(MemoryFinding):
-    """The part of a journal in memory that gives back what was written."""
+    """The part of a journal in memory that reads events and rows."""
 
     _heads: dict[Stream, Head]
     _keys: dict[tuple[str, str, str], int]
@@ -306,7 +302,7 @@ class MemoryReading(MemoryFinding):
             return self._from(seq, self._events[seq].rest + 1)
 
     def _from(self, seq: int, count: int) -> list[StoredEvent]:
-        """The events of one append in one stream, as far as they are held."""
+        """Return the events of one append to one stream, as far as they are held."""
         return [self._events[at] for at in range(seq, seq + count) if at in self._events]
 
     @contextmanager

@@ -1,6 +1,7 @@
-"""The text index of the journal in memory: the same index as on disk, in a database of its own in memory.
+"""The text index and the vectors of the journal in memory.
 
-Vectors of the journal in memory, by stream, embedder and event.
+Texts use the same index as on disk, in its own in-memory database.
+
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.sqlite.fts import TextIndex
 
 
 class MemoryTexts:
-    """One database in memory. Used under the journal's lock."""
+    """The text index in an in-memory database. Used under the journal's lock."""
 
     def __init__(self) -> None:
         self._connection = apsw.Connection(":memory:")
@@ -34,13 +35,13 @@ class MemoryTexts:
         return Placed(tenant, stream, event)
 
     def begin(self) -> None:
-        """What is indexed from here on can be taken back, until the next time."""
+        """Begin a transaction, which `roll_back` undoes; the previous one is committed."""
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN")
 
     def take_back(self) -> None:
-        """As it was. Nothing more is to be taken back if this was done already."""
+        """Undo all indexing since `begin`. A no-op if that was already done."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -51,7 +52,7 @@ class MemoryTexts:
         replaced: Callable[[StoredEvent, str], int | None],
         beginning: Callable[[str, str], str],
     ) -> None:
-        """Take in what was written."""
+        """Index the events that were written."""
 
         def before(placed: Placed) -> str:
             content = previous(placed.event)
@@ -64,7 +65,7 @@ class MemoryTexts:
         text_index.index(self._connection, placed, Around(before, lambda one, key: replaced(one.event, key), begins))
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
-        """Hits of one tenant."""
+        """Return the hits of one tenant."""
         number = self._tenants.get(tenant, 0)
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
@@ -73,7 +74,7 @@ class MemoryTexts:
         )
 
     def forget(self, tenant: str, seqs: Iterable[int]) -> None:
-        """Find these no more."""
+        """Remove events from the index."""
         index: Any = TextIndex(self._connection, text_index.table(self._tenants.get(tenant, 0)))
         if index.exists():
             index.remove(seqs)
@@ -85,30 +86,30 @@ Place = tuple[str, str, str]
 
 
 class MemoryVectors:
-    """Used under the journal's lock."""
+    """The vectors of a journal. Used under the journal's lock."""
 
     def __init__(self) -> None:
         self._kept: dict[Place, dict[int, tuple[bytes, bytes]]] = {}
 
     def newest(self, place: Place) -> int:
-        """The last event that has a vector; 0 if none has."""
+        """Return the last event that has a vector, or 0."""
         return max(self._kept.get(place, ()), default=0)
 
     def known(self, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Vectors by the digests of their texts."""
+        """Return vectors by the digests of their texts."""
         kept = (rows for place, rows in self._kept.items() if (place[0], place[2]) == (tenant, embedder))
         return {digest: vector for rows in kept for digest, vector in rows.values() if digest in digests}
 
     def keep(self, place: Place, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Note (seq, digest, vector)."""
+        """Store (seq, digest, vector) rows."""
         self._kept.setdefault(place, {}).update({seq: (digest, vector) for seq, digest, vector in rows})
 
     def after(self, place: Place, seq: int) -> list[tuple[int, bytes]]:
-        """Vectors of a stream in order, after one event."""
+        """Return the vectors of a stream in order, after one event."""
         return sorted((one, vector) for one, (_, vector) in self._kept.get(place, {}).items() if one > seq)
 
     def drop(self, tenant: str, seqs: Sequence[int]) -> None:
-        """Forget some."""
+        """Delete the vectors of some events."""
         for place, kept in self._kept.items():
             for seq in seqs if place[0] == tenant else ():
                 kept.pop(seq, None)

@@ -1,9 +1,4 @@
-"""The projections as dicts: row changes applied in the plainest way, with an undo.
-
-Rows of sessions and conversations of the journal in memory, in the plainest words.
-
-Entries, edges and effects of the journal in memory, in the plainest words.
-"""
+"""The projections of the journal in memory as dicts, with an undo, and the queries over them in their simplest form."""
 
 from __future__ import annotations
 
@@ -48,18 +43,18 @@ class MemoryTables:
         self.known_artifacts: set[tuple[str, bytes]] = set()
 
     def mark(self) -> None:
-        """A point to come back to."""
+        """Set the point to which `undo` returns."""
         self._log.clear()
 
     def undo(self) -> None:
-        """Back to the point. What stopped in the middle may be done again."""
+        """Return to the marked point. Safe to repeat after an interruption."""
         while self._log:
             table, key, before, after = self._log[-1]
             self._set(table, key, after, before)
             self._log.pop()
 
     def apply(self, tenant: str, stream: str, change: Change) -> None:
-        """One row change of one event."""
+        """Apply one row change of one event."""
         table = TABLES[change.table]
         if isinstance(change, Put | Replace):
             key = self._key(table, tenant, stream, tuple(change.row[name] for name in table.key))
@@ -83,31 +78,31 @@ class MemoryTables:
             self._store(table, key, (owner, added(row, change.amounts)))
 
     def row(self, tenant: str, stream: str, table: str, key: Key) -> Row | None:
-        """One row by its key."""
+        """Return one row by its key."""
         kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
         return None if kept is None else kept[1]
 
     def of(self, tenant: str, stream: str, table: str) -> list[Row]:
-        """The rows of one stream."""
+        """Return the rows of one stream."""
         rows = self._rows[table]
         return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
 
     def all(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        """Every row in order of tenant, stream and key."""
+        """Yield every row in order of tenant, stream and key."""
         found = ((key[0], stream, key[1:], row) for key, (stream, row) in self._rows[table].items())
         for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
             yield tenant, stream, row
 
     def each(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        """Every row, in any order."""
+        """Yield every row, in any order."""
         return ((key[0], stream, row) for key, (stream, row) in self._rows[table].items())
 
     def history(self, tenant: str, stream: str, key: str) -> list[int]:
-        """The versions at which a key of a stream was changed, in order."""
+        """Return the versions at which a key of a stream was changed, in order."""
         return self._histories.get((tenant, stream, key), [])
 
     def found(self, tenant: str, table: str, column: str | None, value: Value, after: bytes) -> list[Found]:
-        """Rows of one tenant by a column, in order of key after its first."""
+        """Return rows of one tenant by a column, in order of key after `after`."""
         key = TABLES[table].key
         found = [
             (stream, row)
@@ -125,7 +120,7 @@ class MemoryTables:
         self._set(table.name, key, before, kept)
 
     def _set(self, table: str, key: Key, gone: Kept | None, kept: Kept | None) -> None:
-        """One row in place of another, either of which may be missing."""
+        """Replace one row by another; either may be missing."""
         if gone is not None:
             self._of.get((table, key[0], gone[0]), {}).pop(key, None)
         if kept is None:
@@ -163,7 +158,7 @@ class MemoryTables:
 
 
 def state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list[Row]]:
-    """What the state of a session or of a line is made of; nothing for other streams."""
+    """Return the rows that make up the state of a session or thread; none for other streams."""
     kind = kind_of(stream)
     if kind is None:
         return {}
@@ -171,7 +166,7 @@ def state_rows(tables: MemoryTables, tenant: str, stream: str) -> dict[str, list
 
 
 def span(tables: MemoryTables, tenant: str, stream: str, wanted: Span) -> list[Row]:
-    """Rows of one stream between two versions."""
+    """Return rows of one stream between two versions."""
     before = TABLES[wanted.table].key[:-1]
     found = [
         row
@@ -190,7 +185,7 @@ def sessions(
     opener: Callable[[str, str, int], int | None],
     number: Callable[[str, str], int],
 ) -> Iterator[SessionRow]:
-    """Every session with the totals of its lines."""
+    """Yield every session with the totals of its threads."""
     by_session = _lines(tables, tenant)
     for owner, stream, row in tables.each("sessions"):
         lines = by_session.get(stream)
@@ -216,7 +211,7 @@ def sessions(
 
 
 def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
-    """Those that are asked for, the most recently active first."""
+    """Return the sessions that a query asks for, the most recently active first."""
     found = [
         row
         for row in every
@@ -228,7 +223,7 @@ def listed(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[
 
 
 def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
-    """Open sessions that have been quiet for too long."""
+    """Return open sessions that have been idle for their timeout."""
     found, by_session = [], _lines(tables, tenant)
     for owner, stream, row in tables.each("sessions"):
         timeout = row["idle_timeout_ms"]
@@ -240,7 +235,7 @@ def idle(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
 
 
 def _lines(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
-    """The lines of every session, found in one look: one look for each session would be as many times as many."""
+    """Return the threads of every session from one scan; a scan per session would be quadratic."""
     found: dict[str, list[tuple[str, Row]]] = {}
     for owner, stream, row in tables.each("threads"):
         if owner == tenant and kind_of(stream) == "line":
@@ -253,7 +248,7 @@ def _number(value: Any) -> int:
 
 
 def entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPage) -> list[Row]:
-    """Live entries in order of key."""
+    """Return live entries in order of key."""
     found = [row for row in tables.of(tenant, stream, "state") if _wanted(row, page)]
     return sorted(found, key=lambda row: str(row["key"]))
 
@@ -268,13 +263,13 @@ def _wanted(row: Any, page: EntryPage) -> bool:
 
 
 def revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
-    """The versions at which a key was changed, newest first."""
+    """Return the versions below `before` at which a key was changed, newest first."""
     versions = tables.history(tenant, stream, key)
     return versions[: bisect_left(versions, before)][::-1]
 
 
 def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-    """Entries whose time is over."""
+    """Return (stream, key, version) of expired entries."""
     rows: Iterator[tuple[str, str, Any]] = tables.each("state")
     over = (
         (stream, row["key"], row["version"])
@@ -285,7 +280,7 @@ def expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tup
 
 
 def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
-    """Stream and version of entries whose time is not over, in streams after one."""
+    """Return (stream, version) of entries that have not expired, in streams after one."""
     rows: Iterator[tuple[str, str, Any]] = tables.each("state")
     return [
         (stream, row["version"])
@@ -295,7 +290,7 @@ def live(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[
 
 
 def edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[Found]:
-    """Edges at some keys, with the streams that they begin in."""
+    """Return edges at some keys, with the streams that they begin in."""
     if query.direction == "out":
         found = [(query.scope, row) for row in tables.of(tenant, query.scope, "edges") if row["source"] in query.keys]
     else:
@@ -314,7 +309,7 @@ def _order(item: Found) -> tuple[str, ...]:
 
 
 def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
-    """The first of every lane with something in it."""
+    """Return the first effect of every lane that has one."""
     first: dict[tuple[str, str], Any] = {}
     for owner, stream, row in tables.all("effects"):
         if owner == tenant and sink in (None, row["sink"]):
@@ -325,6 +320,6 @@ def lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[Found]:
 
 
 def lane(tables: MemoryTables, tenant: str, sink: str, stream: str) -> list[Row]:
-    """What waits in one lane."""
+    """Return the effects of one lane in order."""
     rows: list[Any] = [row for row in tables.of(tenant, stream, "effects") if row["sink"] == sink]
     return sorted(rows, key=lambda row: row["version"])

@@ -2,6 +2,7 @@
 
 A file's name is a keyed digest of its content, so it says nothing and cannot be chosen:
 no caller's text ever reaches a path.
+
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _OURS = re.compile(r"[0-9a-f]{64}|\.new-.+")
 
 
 def row_digest(*values: apsw.SQLiteValue) -> bytes:
-    """Covers the columns of a row that the chain does not cover, so that damage is seen."""
+    """Return a digest of the columns of a row that the chain does not cover, so that damage is detected."""
     return hashlib.sha256(repr(values).encode()).digest()
 
 
@@ -33,11 +34,11 @@ class ArtifactFiles:
         self.folder = folder
 
     def path(self, tenant: str, name: bytes) -> Path:
-        """Where a body lies."""
+        """Return the path of a body."""
         return self.folder / hashlib.sha256(tenant.encode()).hexdigest()[:32] / name.hex()
 
     def write(self, tenant: str, name: bytes, body: bytes) -> None:
-        """Put a body on disk for good; a crash leaves the whole file or none."""
+        """Write a body durably; a crash leaves the whole file or none."""
         target = self.path(tenant, name)
         try:
             for folder in (self.folder, target.parent):
@@ -60,7 +61,7 @@ class ArtifactFiles:
             raise Unavailable(f"The artifact could not be written ({error.strerror}). Nothing was written.") from error
 
     def read(self, tenant: str, name: bytes) -> bytes:
-        """A body from disk."""
+        """Read a body from disk."""
         try:
             return self.path(tenant, name).read_bytes()
         except FileNotFoundError:
@@ -69,7 +70,7 @@ class ArtifactFiles:
             raise Unavailable(f"Artifact {name.hex()} cannot be read ({error.strerror}).") from error
 
     def beginning(self, tenant: str, name: bytes, size: int) -> bytes:
-        """The first bytes of a body, for whoever can do without them: nothing if it cannot be read."""
+        """Return the first bytes of a body, or b"" if it cannot be read, for callers that can do without them."""
         try:
             with self.path(tenant, name).open("rb") as file:
                 return file.read(size)
@@ -77,7 +78,7 @@ class ArtifactFiles:
             return b""
 
     def remove(self, tenant: str, name: bytes) -> None:
-        """Take a body off the disk."""
+        """Delete a body from disk."""
         try:
             path = self.path(tenant, name)
             if path.exists():
@@ -87,11 +88,11 @@ class ArtifactFiles:
             raise Unavailable(f"Artifact {name.hex()} cannot be removed ({error.strerror}). Try again.") from error
 
     def old(self, before_ms: int) -> Iterator[Path]:
-        """Files last written before then, unfinished ones included."""
+        """Yield files last written before `before_ms`, unfinished ones included."""
         if self.folder.is_dir():
             for path in self.folder.glob("*/*"):
                 if not _OURS.fullmatch(path.name):
-                    continue  # Somebody else's: a file manager's, say.
+                    continue  # A foreign file, such as a file manager's.
                 try:
                     if path.stat().st_mtime * 1000 < before_ms:
                         yield path

@@ -1,4 +1,4 @@
-"""What only SQLite can see: pages, indexes, references, the schema, and the names beside the chain."""
+"""Checks that only SQLite can make: pages, indexes, references, the schema, and names outside the chain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check(journal: SqliteJournal) -> Iterator[Finding]:
-    """Every finding; a check that cannot even be made is one as well."""
+    """Yield every finding; a check that cannot run is a finding as well."""
     for name, look in (
         ("pages", _pages),
         ("references", _references),
@@ -46,9 +46,9 @@ def check(journal: SqliteJournal) -> Iterator[Finding]:
 
 def _pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     for tenant in search.tables(connection):
-        # What FTS5 remembers of an index is renewed by asking it something, not by this check: it would miss pages
-        # that another connection has merged since, and call that damage.
-        with suppress(apsw.Error):  # Real damage is for the check to tell.
+        # FTS5 refreshes its cached view of an index on a query, not on this check: otherwise it would miss pages
+        # that another connection has merged since, and report them as damage.
+        with suppress(apsw.Error):  # Real damage is reported by the check below.
             TextIndex(connection, index_of(tenant)).match(["x"], None, 1)
     for (problem,) in connection.execute("PRAGMA integrity_check"):
         if problem != "ok":
@@ -67,13 +67,13 @@ def _schema(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Fin
     found = schema_of(connection)
     for item in sorted(wanted.keys() | found.keys()):
         if SHADOW in item[1]:
-            continue  # Left by a rebuild that did not finish; the next one removes it.
+            continue  # Left by an unfinished rebuild; the next one removes it.
         if wanted.get(item) != found.get(item):
             yield Finding(kind="schema", where=" ".join(item), problem="is not as this release defines it")
 
 
 def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
-    """Every object of a schema by (type, name), free of the quotes that renaming adds."""
+    """Return every object of a schema by (type, name), without the quotes that renaming adds."""
     found: dict[tuple[str, str], str] = {}
     for kind, name, table, sql in connection.execute(queries()["schema"]):
         found[kind, name] = f"{table}: {' '.join((sql or '').replace(chr(34), '').split())}"
@@ -81,7 +81,7 @@ def schema_of(connection: apsw.Connection) -> dict[tuple[str, str], str]:
 
 
 def expected_schema(tenants: Sequence[int] = (), *, embedded: bool = False) -> dict[tuple[str, str], str]:
-    """What `schema.sql` gives in an empty database, with the indexes that some tenants' texts have."""
+    """Return the objects that `schema.sql` creates in an empty database, with the text indexes of some tenants."""
     empty = apsw.Connection(":memory:")
     try:
         for _ in empty.execute(schema_sql()):
@@ -131,7 +131,7 @@ def _erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[F
 
 
 def _texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    """An index names events that have words, and nobody's who was erased. Whether it is whole, the pages say."""
+    """Find index rows that name no event with words, or an erased one. Completeness is checked with the pages."""
     for tenant in search.tables(connection):
         strangers = search.strangers(connection, tenant)
         if strangers:

@@ -28,12 +28,12 @@ class JournalConnections(Connections):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Within it, whatever this thread reads is of one moment. It keeps the log from being reset: be brief."""
+        """Open a snapshot: all reads of this thread see one moment. It keeps the log from being reset: be brief."""
         if self.pinned is not None:
-            yield  # Within another one: its moment is this one's.
+            yield  # A nested snapshot shares the outer one's moment.
             return
         with self.reading() as connection:
-            # A snapshot begins with its first read, which is something that is asked for anyway.
+            # A snapshot begins with its first read; the position is needed anyway.
             ((self._pinned.position,),) = ask(connection, queries()["position"])
             self._pinned.connection, self._pinned.heads = connection, {}
             try:
@@ -49,6 +49,6 @@ class JournalConnections(Connections):
 
     @property
     def heads(self) -> dict[tuple[str, str], Head | None] | None:
-        """Ends of streams that were read within this thread's snapshot; None outside of one."""
+        """The ends of streams read within this thread's snapshot; None outside of one."""
         found: dict[tuple[str, str], Head | None] | None = getattr(self._pinned, "heads", None)
         return found

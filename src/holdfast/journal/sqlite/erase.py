@@ -1,8 +1,9 @@
 """Erasure: content, salts, artifacts and the name behind a pseudonym leave every byte of the disk.
 
-One transaction removes them and appends `subject.erased`. Then the files go, and the log is
-truncated, because until then it still holds the old pages. Each step is found again and
-finished after a crash.
+One transaction removes them and appends `subject.erased`. Then the files are deleted and the log is
+truncated, because until then it still holds the old pages. After a crash, unfinished steps are found
+and completed.
+
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MARKER_STREAM = "global"
 def erase(
     journal: SqliteJournal, tenant: str, subject: str, marker: Callable[[int, int, int], Sealed], source: Source
 ) -> Erasure:
-    """Everything that belongs to one subject of one tenant. Asked again, it finishes what was left undone."""
+    """Erase everything of one subject of one tenant. Called again, it completes unfinished steps."""
     with journal.writing.transaction() as connection:
         number = next((id for (id,) in ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))), -1)
         known = ask(connection, "SELECT id FROM subjects WHERE tenant = ? AND name = ?", (number, subject))
@@ -75,33 +76,33 @@ def _erase(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subje
 
 
 def resume(journal: SqliteJournal) -> None:
-    """Finish what a crash left undone, if nobody is in the way; if somebody is, the next start tries again."""
+    """Complete an erasure that a crash interrupted; if a reader prevents it, the next start tries again."""
     with journal.reading() as connection:
         unfinished = ask(connection, queries()["unfinished_erasures"])
     if unfinished:
         try:
             finish(journal)
         except Unavailable:
-            pass  # The journal is sound meanwhile, and `verify` says that an erasure is unfinished.
+            pass  # The journal is sound meanwhile, and `verify` reports the unfinished erasure.
 
 
 def finish(journal: SqliteJournal) -> None:
-    """Every step after the commit, each of which may be done again."""
-    # Under the write lock: the same body may come back meanwhile, and must not lose its file.
+    """Run every step after the commit; each may be repeated."""
+    # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
     with journal.writing.transaction() as connection:
         begun = ask(connection, queries()["unfinished_erasures"])
         for tenant, number, name in ask(connection, queries()["unfinished_files"]):
             journal.files.remove(tenant, name)
             connection.execute(queries()["file_gone"], (number, name))
     _truncate_log(journal)
-    # This last commit also syncs the log, and with it that it is empty. Erasures that began since are not done.
+    # This last commit also syncs the emptied log. Erasures that began since are not finished by it.
     with journal.writing.transaction() as connection:
         for _, subject, number in begun:
             connection.execute(queries()["erasure_done"], (number, subject))
 
 
 def _truncate_log(journal: SqliteJournal) -> None:
-    """Empty the log, which still holds what was erased."""
+    """Empty the log, which still holds the erased content."""
     with journal.writing.exclusively() as connection:
         try:
             total, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,4 +1,4 @@
-"""SqliteJournal: the port on one file. Writing goes through the group, reading through the pool."""
+"""SqliteJournal: the journal port on one file. Writes go through the group commit, reads through the pool."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class SqliteJournal:
     ) -> None:
         require_sqlite()
         self.settings = settings or Settings()
-        # Once and for all: connections are opened again later, whatever the current folder is by then, and
-        # SQLite keeps its log beside the file that a link leads to.
+        # Resolved once: connections are reopened later, whatever the current folder is by then, and SQLite keeps its
+        # log beside the file that a link leads to.
         self.path = path = path.resolve()
         create_file(path)
         self.connections = JournalConnections(path, durability=durability, busy_ms=self.settings.busy_ms, vfs=vfs)
@@ -76,13 +76,13 @@ class SqliteJournal:
         self.connections.after_fork.append(self._start)
 
     def _start(self) -> None:
-        """Locks and queues that a forked child must not inherit."""
+        """Create the lock and the queue, which a forked child must not inherit."""
         self._group = Group(self._commit, members=self.settings.group_members, size=self.settings.group_bytes)
         self._polling = threading.Lock()
 
     @property
     def secret(self) -> bytes:
-        # Asked for until something was written: an import into the empty journal, by anybody, replaces it.
+        # Not cached before the first event: an import into the empty journal, by any process, replaces it.
         if self._secret is None:
             with self.reading() as connection:
                 secret = read_secret(connection)
@@ -106,18 +106,18 @@ class SqliteJournal:
             self.announce()
 
     def announce(self) -> None:
-        """Tell the watchers of this process that something was committed."""
+        """Notify the watchers of this process of a commit."""
         for callback in list(self._watchers):
             callback()
 
     # reading
 
     def reading(self, *, once: bool = False) -> AbstractContextManager[apsw.Connection]:
-        """A connection for reading, in one consistent transaction, or for one statement."""
+        """Return a connection for reading, in one consistent transaction, or for one statement."""
         return self.connections.reading(once=once)
 
     def head(self, tenant: str, stream: str) -> Head | None:
-        known = self.connections.heads  # Within a snapshot it is asked again and again, and stays what it was.
+        known = self.connections.heads  # Within a snapshot a head is asked for often and does not change.
         if known is None:
             return self._ask_head(tenant, stream)
         if (tenant, stream) not in known:
@@ -289,7 +289,7 @@ class SqliteJournal:
         if self.connections.pinned is not None:
             return self.connections.position
         # `data_version` changes when any other connection, of any process, has committed. It is
-        # cheap to ask often; the table is only read when it changed.
+        # cheap to poll; the table is only read when it changed.
         with self._polling, self.connections.polling() as (connection, fresh):
             changed = connection.pragma("data_version")
             if fresh or changed != self._seen[0]:
@@ -382,7 +382,7 @@ def _bounds(query: Query, tenant: int | str, stream: int | str, types: str | Non
 
 
 def _read_tenant(connection: apsw.Connection, tenant: int, query: Query) -> list[StoredEvent]:
-    # One type has an index of its own; several are filtered while walking the cursor.
+    # A single type has its own index; several are filtered while walking the cursor.
     one = len(query.types) == 1
     name = "events_of_type" if one else "events_of_tenant"
     types = query.types[0] if one else _types(query)

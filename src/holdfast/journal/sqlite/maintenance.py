@@ -1,4 +1,4 @@
-"""What is done to a whole journal: dump, check, collect, copy, restore."""
+"""Operations on a whole journal: dump, collect, back up, restore."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ITEMS_A_STEP = 1_000
 
 
 def rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
-    """A projection from end to end, in order of tenant, stream and key."""
+    """Yield all rows of a projection, in order of tenant, stream and key."""
     table = TABLES[name]
     with journal.reading() as connection:
         for tenant, stream, *values in connection.execute(select_all(table)):
@@ -43,7 +43,7 @@ def rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
 
 
 def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
-    """One at a time: bodies may be large."""
+    """Yield artifacts one at a time, because bodies may be large."""
     after: tuple[int, bytes] = (-1, b"")
     while True:
         with journal.reading() as connection:
@@ -59,28 +59,28 @@ def artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
 
 
 def collect(journal: SqliteJournal, before_ms: int) -> int:
-    """Remove what nothing refers to, under the write lock, so that nothing can begin to."""
+    """Remove artifacts that nothing refers to, under the write lock, so that no new reference can appear."""
     with journal.writing.transaction() as connection:
         unused = ask(connection, queries()["unreferred_artifacts"], (before_ms,))
         for tenant, name, _ in unused:
             connection.execute(queries()["drop_artifact"], (tenant, name))
         known = {journal.files.path(*row) for row in ask(connection, queries()["artifact_files"])}
         doomed = [path for path in journal.files.old(before_ms) if path not in known]
-        # Within the lock, so that no append can count on them; a crash here leaves files for the next time.
+        # Within the lock, so that no append can rely on them; a crash here leaves files for the next run.
         for path in doomed:
             path.unlink(missing_ok=True)
     return len(doomed) + sum(not file for _, _, file in unused)
 
 
 def withdraw(journal: SqliteJournal, tenant: str, name: bytes) -> None:
-    """Take back a file that was placed for an append which did not need it."""
+    """Remove a file that was placed for an append which did not need it."""
     with journal.writing.transaction() as connection:
         if not ask(connection, queries()["known_artifact"], (tenant, name)):
             journal.files.remove(tenant, name)
 
 
 def backup(journal: SqliteJournal, target: Path, progress: Progress | None = None) -> None:
-    """A consistent copy of database and files, while others write. It appears whole or not at all."""
+    """Write a consistent copy of database and files while other writers go on. It appears whole or not at all."""
     for beside in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm", "-artifacts"))):
         if beside.exists():
             # An old log beside a new file would be replayed over it.
@@ -130,7 +130,7 @@ def _copy_files(journal: SqliteJournal, copies: ArtifactFiles, wanted: Iterable[
 def restore(
     journal: SqliteJournal, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]
 ) -> int:
-    """Exact copies, in one transaction: a journal is restored whole or stays empty."""
+    """Write exact copies in one transaction: a journal is restored whole or stays empty."""
     with journal.writing.transaction() as connection:
         used = (
             "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM artifacts) + (SELECT count(*) FROM subjects)"
@@ -148,7 +148,7 @@ def restore(
 
 
 class _Copy:
-    """Writes what it is given, exactly, and derives what follows from it."""
+    """A writer of exact copies, which derives heads and projections from them."""
 
     def __init__(self, connection: apsw.Connection, journal: SqliteJournal, secret: bytes) -> None:
         self._connection = connection

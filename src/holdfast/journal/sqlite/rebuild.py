@@ -1,8 +1,9 @@
-"""Projections made anew: into shadow tables while others write, swapped in one transaction.
+"""Rebuild projections: into shadow tables while others write, then swapped in one transaction.
 
 Foreign keys are off on this connection only: dropping a table with them on would delete
 the rows that refer to it. They are checked before the commit. Other processes notice the
 swap by SQLite's schema version and prepare their statements again.
+
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BATCH = 5_000
 
 
 def rebuild(journal: SqliteJournal, progress: Progress | None = None) -> int:
-    """Returns how many events were applied."""
+    """Rebuild every projection; return the number of events applied."""
     try:
         with journal.connections.separate() as connection:
             connection.pragma("foreign_keys", 0)
@@ -82,7 +83,7 @@ class _Rebuild:
         return found[0][0] if found else None
 
     def _make_shadows(self) -> None:
-        # The newest rebuild owns the shadow tables: whoever was at it before finds out and stops.
+        # The newest rebuild owns the shadow tables: an earlier one notices and stops.
         self._connection.execute(queries()["drop_meta"], (REBUILD,))
         digest = meta_digest(REBUILD, self._token)
         self._connection.execute(queries()["insert_meta"], (REBUILD, self._token, digest))
@@ -115,7 +116,7 @@ class _Rebuild:
         return len(rows)
 
     def _execute(self, statements: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-        """One call per statement's text: each row occurs once, so their order does not matter."""
+        """Make one call per SQL text: each row occurs once, so the order does not matter."""
         runs: dict[str, list[tuple[Any, ...]]] = {}
         for sql, values in statements:
             runs.setdefault(sql, []).append(values)
@@ -129,7 +130,7 @@ class _Rebuild:
         indexes = self._of_tables("index", names)
         views = ask(self._connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'view'")
         for name, _ in views:
-            # A view over a table that is being renamed would block the renaming.
+            # A view over a table that is being renamed would block the rename.
             self._connection.execute(drop("VIEW", name))
         for name in reversed(names):
             self._connection.execute(drop("TABLE", name))

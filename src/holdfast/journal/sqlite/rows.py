@@ -1,8 +1,8 @@
-"""Rows of sessions and conversations, read by place: newest first, page by page, never the whole history.
+"""Events, streams, sessions, entries, edges and effects as rows of SQLite, and back.
 
-Entries, edges and effects of the SQLite journal: the rows name events, one statement reads both.
+Only this module knows the order of the columns of `events` and `streams`. Conversations are read newest
+first, page by page, never the whole history. Rows of state name events, and one statement reads both.
 
-Events and streams as rows of SQLite, and back. The one place that knows the order of their columns.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ USED = (
     "unpriced_tokens",
     "estimated_tokens",
 )
-"""The sums of a line, as the query of a session's lines gives them."""
+"""The totals of a thread, in the order of the query `session_lines`."""
 
 
 def state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
-    """What the state of a session or of a line is made of; nothing for other streams."""
+    """Return the rows that make up the state of a session or thread; none for other streams."""
     kind = kind_of(name)
     if kind is None:
         return {}
@@ -53,7 +53,7 @@ def state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str)
 
 
 def event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> StoredEvent | None:
-    """One event by its id."""
+    """Return one event by its id, or None."""
     place = connection.execute(queries()["event_by_id"], (number, id)).fetchone()
     if place is None:
         return None
@@ -63,7 +63,7 @@ def event(connection: apsw.Connection, tenant: str, number: int, id: bytes) -> S
 
 
 def span(connection: apsw.Connection, tenant: str, stream: str, wanted: Span) -> list[Row]:
-    """Rows of one stream between two versions."""
+    """Return rows of one stream between two versions."""
     table = TABLES[wanted.table]
     sql = span_sql(table, backwards=wanted.backwards, pinned=wanted.pinned)
     values = (tenant, stream, wanted.after, wanted.until, wanted.limit, *wanted.prefix)
@@ -72,7 +72,7 @@ def span(connection: apsw.Connection, tenant: str, stream: str, wanted: Span) ->
 
 
 def sessions(connection: apsw.Connection, tenant: str, query: SessionQuery) -> list[SessionRow]:
-    """One page of the list, with the totals of each session's lines."""
+    """Return one page of sessions, with the totals of each session's threads."""
     values = (tenant, *query.before, query.limit, query.user, query.status)
     name = "sessions_by_activity" if query.user is None else "sessions_of_user"
     rows = ask(connection, queries()[name], values)
@@ -104,15 +104,15 @@ _LAST = "\U0010ffff"
 
 
 def entry(connection: apsw.Connection, tenant: str, stream: str, key: str) -> StoredEvent | None:
-    """The event that holds a key's value."""
+    """Return the event that holds a key's value, or None."""
     rows = ask(connection, queries()["entry"], (tenant, stream, key))
     return stored_event(rows[0], tenant, stream) if rows else None
 
 
 def entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPage) -> list[StoredEvent]:
-    """A page of live entries."""
+    """Return the events of a page of live entries."""
     # A range instead of LIKE, which has wildcards and folds case: every key with a prefix lies before prefix + LAST.
-    # No key lies between one and the same with a NUL, so a page begins right after the last key of the one before.
+    # No key lies between a key and the same key with a NUL, so a page begins right after the last key of the previous.
     first = page.prefix if page.after is None else max(page.prefix, page.after + "\0")
     values = (tenant, stream, first, page.prefix + _LAST, page.now, page.lifetime, page.limit)
     return [stored_event(row, tenant, stream) for row in ask(connection, queries()["entries"], values)]
@@ -121,13 +121,13 @@ def entries(connection: apsw.Connection, tenant: str, stream: str, page: EntryPa
 def revisions(
     connection: apsw.Connection, tenant: str, stream: str, key: str, before: int, limit: int
 ) -> list[StoredEvent]:
-    """What changed a key, newest first."""
+    """Return the events that changed a key, newest first."""
     rows = ask(connection, queries()["revisions"], (tenant, stream, key, before, limit))
     return [stored_event(row, tenant, stream) for row in rows]
 
 
 def edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
-    """The events that made the edges at some keys."""
+    """Return the events that made the edges at some keys."""
     kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
     values = (tenant, query.scope, _JSON.encode(query.keys).decode(), kinds, query.limit)
     name = "edges_out" if query.direction == "out" else "edges_in"
@@ -135,31 +135,31 @@ def edges(connection: apsw.Connection, tenant: str, query: EdgeQuery) -> list[St
 
 
 def linked(connection: apsw.Connection, tenant: str, edge: Edge) -> bool:
-    """Whether there is an edge."""
+    """Return True if an edge exists."""
     name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
     return bool(ask(connection, queries()["linked"], name))
 
 
 def expired(connection: apsw.Connection, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-    """Entries whose time is over."""
+    """Return (stream, key, version) of expired entries."""
     return [
         (stream, key, version) for stream, key, version in ask(connection, queries()["expired"], (tenant, now, limit))
     ]
 
 
 def scopes(connection: apsw.Connection, tenant: str, now: int, after: str, limit: int) -> list[str]:
-    """Streams that have live entries."""
+    """Return the streams that have live entries."""
     return [name for (name,) in ask(connection, queries()["scopes"], (tenant, now, after, limit))]
 
 
 def lanes(connection: apsw.Connection, tenant: str, sink: str | None) -> list[Found]:
-    """The first of every lane with something in it."""
+    """Return the first effect of every lane that has one."""
     rows = ask(connection, queries()["lanes"], (tenant, sink))
     return [(row[0], dict(zip(EFFECTS.names, row[1:], strict=True))) for row in rows]
 
 
 def lane(connection: apsw.Connection, tenant: str, sink: str, stream: str, limit: int) -> list[Row]:
-    """What waits in one lane."""
+    """Return the effects of one lane in order."""
     rows = ask(connection, queries()["lane"], (tenant, sink, stream, limit))
     return [dict(zip(EFFECTS.names, row, strict=True)) for row in rows]
 
@@ -168,19 +168,19 @@ _COLUMNS = len(StoredEvent.__struct_fields__)
 
 
 def subject_digest(secret: bytes, name: str) -> bytes:
-    """Shows that a stored name was not damaged; erased with it."""
+    """Return the digest by which damage to a stored name is detected; it is erased with the name."""
     return hmac.digest(secret, name.encode(), hashlib.sha256)
 
 
 def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
-    """A new row of `streams`."""
+    """Return a new row of `streams`."""
     scope = parse_scope(head.stream)
     names = (scope.get("actor"), scope.get("session"), scope.get("thread"))
     return (head.id, tenant, head.stream, *names, head.version, head.hash, head.epoch, head.holder, head.closed)
 
 
 def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
-    """A new row of `events`, in the order of its columns."""
+    """Return a new row of `events`, in the order of its columns."""
     return (
         event.seq,
         tenant,
@@ -209,15 +209,15 @@ def event_row(event: StoredEvent, tenant: int, stream: int) -> tuple[Any, ...]:
 
 
 def stored_event(row: Sequence[Any], tenant: str, stream: str) -> StoredEvent:
-    """A row of `events` as it was stored."""
-    # In the order of the columns: naming each field costs more than all the rest, and this is done for every event.
+    """Return the event in a row of `events`."""
+    # Positional: naming each field costs more than all the rest, and this runs for every event.
     return StoredEvent(row[0], tenant, stream, *row[3:_COLUMNS])
 
 
 def read_append(
     connection: apsw.Connection, tenant: tuple[str, int | None], stream: tuple[str, int], version: int
 ) -> list[StoredEvent]:
-    """The events of one append to a stream, of which the first has this version."""
+    """Return the events of one append to a stream whose first event has this version."""
     values = (tenant[1], stream[1], version, version)
     (row,) = ask(connection, queries()["events_between"], values)
     first = stored_event(row, tenant[0], stream[0])

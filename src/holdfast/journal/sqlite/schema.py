@@ -1,4 +1,4 @@
-"""The schema of a journal file: made, checked and migrated under the write lock, or refused."""
+"""The schema of a journal file: created, checked and migrated under the write lock, or refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SECRET_BYTES = 32
 
 
 def latest() -> int:
-    """The number of the newest migration."""
+    """Return the number of the newest migration."""
     return migrations()[-1][0]
 
 
 def prepare(connection: apsw.Connection, path: Path) -> None:
-    """Bring a file to the newest schema; a new file gets it whole. Safe among several processes."""
+    """Bring a file to the newest schema, creating it in a new file. Safe with several processes."""
     if recognise(connection, path) == latest():
         return
     for number, _, sql in migrations():
@@ -43,7 +43,7 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
 
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
-    """The schema's number, 0 for an empty file. Reads only: what is not ours is refused untouched."""
+    """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
     return in_one_moment(connection, lambda: _recognise(connection, path))
 
 
@@ -70,12 +70,12 @@ def _mark(connection: apsw.Connection) -> None:
 
 
 def meta_digest(name: str, value: bytes) -> bytes:
-    """What shows that a setting of the file was not damaged."""
+    """Return the digest by which damage to a row of `meta` is detected."""
     return hashlib.sha256(name.encode() + b"\0" + value).digest()
 
 
 def read_secret(connection: apsw.Connection) -> bytes:
-    """This journal's own key."""
+    """Return this journal's own key."""
     for name, value, digest in connection.execute(queries()["meta"]):
         if name == "secret" and meta_digest(name, value) == digest:
             return bytes(value)

@@ -1,6 +1,8 @@
-"""The text index of the SQLite journal: kept with the events, and repaired from them.
+"""The text index and the vectors of the SQLite journal.
 
-Vectors of what can be found, beside the text index: a cache, made when first needed and again when lost.
+The text index is written with the events, and repaired from them. Vectors are a cache, created on first
+use and remade when lost.
+
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from holdfast.sqlite.fts import TextIndex
 _JSON = msgspec.json.Encoder()
 BATCH = 1_000
 MOSTLY = 0.8
-"""The share of all events from which on a place is nearly everything."""
+"""The share of all events from which a place counts as nearly everything."""
 
 
 def around(connection: apsw.Connection, files: ArtifactFiles) -> Around:
-    """What indexing asks, answered within the transaction."""
+    """Return the lookups that indexing makes, answered within the transaction."""
 
     def previous(placed: Placed) -> str:
         values = (placed.tenant, placed.stream, placed.event.version)
@@ -61,7 +63,7 @@ def around(connection: apsw.Connection, files: ArtifactFiles) -> Around:
 
 
 def _beginning(connection: apsw.Connection, files: ArtifactFiles, tenant: int, name: str) -> str:
-    """How a large text begins: only as much of it is read as is indexed."""
+    """Return the beginning of a large text, reading only as much of it as is indexed."""
     raw = artifact_id(name)
     rows = ask(connection, queries()["artifact_beginning"], (tenant, raw, INDEXED_BYTES))
     if not rows or rows[0][2]:
@@ -71,7 +73,7 @@ def _beginning(connection: apsw.Connection, files: ArtifactFiles, tenant: int, n
 
 
 def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list[Hit]:
-    """Hits of one tenant."""
+    """Return the hits of one tenant."""
     numbers = ask(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))
     if not numbers:
         return []
@@ -91,7 +93,7 @@ def search(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list
 
 
 def hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
-    """Events by their numbers, in the same order, with what says whether they still stand."""
+    """Return events by their numbers, in the same order, with the facts that tell whether they are current."""
     wanted = _JSON.encode([seq for seq, _ in rows]).decode()
     by_seq = {row[0]: row for row in ask(connection, queries()["hits"], (wanted, number))}
     return [_hit(by_seq[seq], tenant, score) for seq, score in rows if seq in by_seq]
@@ -110,19 +112,19 @@ def _hit(row: tuple[object, ...], tenant: str, score: float) -> Hit:
 
 
 def tables(connection: apsw.Connection) -> list[int]:
-    """The tenants that have an index."""
+    """Return the tenants that have an index."""
     numbers = [number for (number,) in ask(connection, "SELECT id FROM tenants ORDER BY id")]
     return [number for number in numbers if TextIndex(connection, text_index.table(number)).exists()]
 
 
 def strangers(connection: apsw.Connection, tenant: int) -> set[int]:
-    """Rows of an index that stand for no message and no entry that has words, whether it still stands or not."""
+    """Return index rows without a message or entry that has words, current or not."""
     wanted = {seq for (seq,) in ask(connection, queries()["texts_ever"], (tenant,))}
     return set(TextIndex(connection, text_index.table(tenant)).rowids()) - wanted
 
 
 def repair(connection: apsw.Connection, files: ArtifactFiles) -> None:
-    """Make every index hold what stands and nothing else; one that is damaged is made anew."""
+    """Make every index hold exactly the current texts; rebuild a damaged one."""
     for (number,) in ask(connection, "SELECT id FROM tenants ORDER BY id"):
         index = TextIndex(connection, text_index.table(number))
         if index.exists() and not index.sound():
@@ -155,9 +157,9 @@ def _fill(connection: apsw.Connection, files: ArtifactFiles, tenant: int, index:
 
 
 def forget_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, subject: int) -> None:
-    """Take a subject's words out of the index, and out of its pages, once their content is gone.
+    """Remove a subject's words from the index and from its pages, once their content is gone.
 
-    A short message is indexed with the end of what was said before it, so those that follow are indexed anew.
+    A short message is indexed with the end of the message before it, so messages that follow are reindexed.
     """
     index = TextIndex(connection, text_index.table(tenant))
     if index.exists():
@@ -171,19 +173,19 @@ def forget_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int,
 
 
 def there(connection: apsw.Connection) -> bool:
-    """Whether anything was ever embedded here."""
+    """Return True if any text was ever embedded here."""
     return bool(ask(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'vectors'"))
 
 
 def create(connection: apsw.Connection) -> None:
-    """Make the table, unless it is there."""
+    """Create the table unless it exists."""
     if not there(connection):
         for sql in queries()["create_vectors"].split(";"):
             connection.execute(sql)
 
 
 def missing(connection: apsw.Connection, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
-    """Texts of a stream that have no vector yet, oldest first."""
+    """Return texts of a stream that have no vector yet, oldest first."""
     after = 0
     if there(connection):
         ((after,),) = ask(connection, queries()["newest_vector"], (tenant, stream, embedder))
@@ -192,7 +194,7 @@ def missing(connection: apsw.Connection, tenant: str, stream: str, embedder: str
 
 
 def known(connection: apsw.Connection, tenant: str, embedder: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Vectors of texts that were embedded before, by digest."""
+    """Return vectors of texts that were embedded before, by digest."""
     if not there(connection):
         return {}
     wanted = _JSON.encode([digest.hex() for digest in digests]).decode()
@@ -202,7 +204,7 @@ def known(connection: apsw.Connection, tenant: str, embedder: str, digests: Sequ
 def keep(
     connection: apsw.Connection, tenant: str, stream: str, embedder: str, rows: Sequence[tuple[int, bytes, bytes]]
 ) -> None:
-    """Note vectors of events that still have their content: what was erased meanwhile is left out."""
+    """Store vectors of events that still have their content; events erased meanwhile are left out."""
     create(connection)
     connection.executemany(
         queries()["keep_vector"], [(tenant, stream, embedder, seq, digest, vector) for seq, digest, vector in rows]
@@ -210,19 +212,19 @@ def keep(
 
 
 def after(connection: apsw.Connection, tenant: str, stream: str, embedder: str, seq: int) -> list[tuple[int, bytes]]:
-    """Vectors of a stream, in order of their events."""
+    """Return the vectors of a stream, in order of their events."""
     if not there(connection):
         return []
     return ask(connection, queries()["vectors_after"], (tenant, stream, embedder, seq))
 
 
 def drop(connection: apsw.Connection, tenant: str, seqs: Sequence[int]) -> None:
-    """Forget vectors of what no longer stands."""
+    """Delete the vectors of events that are no longer current."""
     if there(connection):
         connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
 
 
 def forget_vectors(connection: apsw.Connection, tenant: int, subject: int) -> None:
-    """Forget what was made of a subject's words."""
+    """Delete the vectors made from a subject's texts."""
     if there(connection):
         connection.execute(queries()["forget_vectors"], (tenant, subject))

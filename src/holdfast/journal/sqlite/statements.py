@@ -1,6 +1,7 @@
-"""SQL as text: named blocks of `sql/queries.sql`, and row changes made from the table descriptions.
+"""SQL as text: named blocks of `sql/queries.sql`, and row changes built from the table descriptions.
 
-The only names that enter a statement are those of `core.tables`; every value is bound.
+The only names that enter a statement are those of `core.journal.tables`; every value is bound.
+
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 @cache
 def queries() -> dict[str, str]:
-    """Every named block, without its comments."""
+    """Return every named block, without its comments."""
     pieces = _NAME.split((_SQL / "queries.sql").read_text(encoding="utf-8"))
     return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
 def schema_sql() -> str:
-    """The schema as it is now."""
+    """Return the current schema."""
     return (_SQL / "schema.sql").read_text(encoding="utf-8")
 
 
 @cache
 def migrations() -> tuple[tuple[int, str, str], ...]:
-    """(number, name, sql) of every migration, in order."""
+    """Return (number, name, sql) of every migration, in order."""
     found = []
     for file in (_SQL / "migrations").iterdir():
         if file.name.endswith(".sql"):
@@ -42,7 +43,7 @@ def migrations() -> tuple[tuple[int, str, str], ...]:
 
 
 def bind(change: Change, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
-    """One row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
+    """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
     if isinstance(change, Update):
         columns, amounts = change.values, change.amounts
         sql = _update(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
@@ -66,7 +67,7 @@ def _stream(table: str, stream: int) -> tuple[int, ...]:
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """The columns of a table's primary key."""
+    """Return the columns of a table's primary key."""
     return ("tenant", *table.key, *(("stream",) if table.per_stream else ()))
 
 
@@ -106,7 +107,7 @@ def _drop(name: str, table: Table) -> str:
 
 
 def select_all(table: Table) -> str:
-    """A projection with the names of tenant and stream, in order of tenant, stream and key."""
+    """Return the query for all rows with tenant and stream names, in order of tenant, stream and key."""
     columns = ", ".join(f"p.{column}" for column in table.names)
     order = ", ".join(("t.name", "s.name", *(f"p.{column}" for column in table.key)))
     return (
@@ -117,7 +118,7 @@ def select_all(table: Table) -> str:
 
 @cache
 def find(table: Table, column: str | None) -> str:
-    """Rows of a projection by one column, or all, with their streams' names, in order of key; (tenant, …) by name."""
+    """Return the query for rows by one column, or all, with stream names, in order of key; tenants are named."""
     columns = ", ".join(f"p.{name}" for name in table.names)
     where = "" if column is None else f"AND p.{column} = ?4 "
     return (
@@ -129,7 +130,10 @@ def find(table: Table, column: str | None) -> str:
 
 @cache
 def span(table: Table, *, backwards: bool, pinned: bool) -> str:
-    """Rows of one stream between two versions; (tenant, stream, after, until, limit, prefix …) are bound, by name."""
+    """Return the query for rows of one stream between two versions.
+
+    Bound are the names of tenant and stream, then after, until, limit and the prefix.
+    """
     prefix = "".join(f"AND {name} = ?{number} " for number, name in enumerate(table.key[:-1], 6))
     hint, kept = (" INDEXED BY idx_messages_pinned", "AND pinned = 1 ") if pinned else ("", "")
     return (
@@ -142,10 +146,10 @@ def span(table: Table, *, backwards: bool, pinned: bool) -> str:
 
 
 def drop(kind: str, name: str) -> str:
-    """Remove a table or view of the schema, if it is there."""
+    """Return the statement that drops a table or view, if it exists."""
     return f"DROP {kind} IF EXISTS {name}"
 
 
 def rename(old: str, new: str) -> str:
-    """Give a table another name."""
+    """Return the statement that renames a table."""
     return f"ALTER TABLE {old} RENAME TO {new}"

@@ -1,14 +1,13 @@
 """The write path: one connection, one lock, one transaction per group, one of three outcomes.
 
-Nothing here retries a failed commit. A failed commit is unknown for everybody in its
-group: the connection is dropped, and whoever asks again with the same key finds out.
-
-One transaction for a group of callers: who may write, what is written, in how few statements.
-
 Heads and keys are read once, after the write lock is taken. Then everything is decided in
 Python by the rules that all backends share, and written with one driver call per kind of
-statement: each call hands the interpreter's lock over, which beside a busy thread costs
+statement: each call releases the GIL, and waiting to get it back from a busy thread costs
 more than the statement.
+
+A failed commit is never retried here. Its outcome is unknown for every member of its group: the
+connection is dropped, and a caller finds out by asking again with the same key.
+
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from holdfast.sqlite.pool import Connections
 
 
 class Writing:
-    """Holds the write lock of this process; other processes are held off by SQLite's."""
+    """The writer of a journal. It holds this process's write lock; SQLite's lock excludes other processes."""
 
     def __init__(self, connections: Connections, files: ArtifactFiles, *, index: bool = True) -> None:
         self._connections = connections
@@ -58,7 +57,7 @@ class Writing:
             try:
                 with self._connections.writing() as connection:
                     if not self._attempt(connection, members):
-                        # A row was refused by the database itself: find out whose it was.
+                        # The database itself refused a row: find out whose it was.
                         for member in members:
                             if not member.settled:
                                 self._attempt(connection, [member], alone=True)
@@ -68,7 +67,7 @@ class Writing:
                         member.error = error
 
     def _attempt(self, connection: apsw.Connection, members: Sequence[Member], *, alone: bool = False) -> bool:
-        """One transaction. False asks for another try, member by member."""
+        """Run one transaction. False asks for another attempt, member by member."""
         committing = False
         try:
             plan = Plan(connection, self._files, [member.batch for member in members], index=self._index)
@@ -79,7 +78,7 @@ class Writing:
                 plan.write()
                 committing = True
                 connection.execute("COMMIT")
-            # Still inside: who is interrupted here leaves the others in doubt, not in the wrong.
+            # Still inside the try: an interruption here leaves other members in doubt, not with a wrong answer.
             for member, answer in answers:
                 member.answer = answer
         except BaseException as error:
@@ -110,12 +109,12 @@ class Writing:
                 if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
                     return
             except apsw.Error:
-                pass  # The connection goes, and its transaction with it.
+                pass  # Dropping the connection ends its transaction.
         self._connections.drop_writer(suspect=committing)
 
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
-        """The write lock for maintenance: committed at the end, rolled back on any error."""
+        """Yield the write connection in a transaction: committed at the end, rolled back on any error."""
         with self._lock, self._connections.writing() as connection:
             committing = False
             try:
@@ -132,7 +131,7 @@ class Writing:
 
     @contextmanager
     def exclusively(self) -> Iterator[apsw.Connection]:
-        """The write connection outside a transaction, for checkpoints."""
+        """Yield the write connection outside a transaction, for checkpoints."""
         with self._lock, self._connections.writing() as connection:
             try:
                 yield connection
@@ -150,7 +149,7 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 class Plan:
-    """What one transaction will write, built up member by member."""
+    """The writes of one transaction, built up member by member."""
 
     def __init__(
         self,
@@ -200,18 +199,18 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """True if there is nothing to write."""
         return not self._events
 
     def add(self, batch: Batch, *, by_id: bool = False) -> Appended:
-        """Take a batch in, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
+        """Add a batch, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
         earlier = self._earlier(batch, by_id=by_id)
         if earlier is not None:
             return earlier
         try:
             heads = self._admit(batch)
         except HoldfastError:
-            # It may be this very batch that moved the stream on, sent again after an unknown outcome.
+            # This very batch may have advanced the stream, and is sent again after an unknown outcome.
             earlier = self._earlier(batch, by_id=True)
             if earlier is None:
                 raise
@@ -251,7 +250,7 @@ class Plan:
         return heads
 
     def _check_files(self, batch: Batch) -> None:
-        """A file is placed before the lock is taken; whoever erased or collected it since held the lock."""
+        """Refuse a missing file: placed before the lock was taken, it may have been erased or collected since."""
         for artifact in batch.artifacts:
             if artifact.body is None and not self._files.path(batch.tenant, artifact.name).exists():
                 raise Unavailable("An artifact's file was removed before it was referred to. Try again.")
@@ -271,7 +270,7 @@ class Plan:
         found = [self._stored(batch.tenant, part, by_id=by_id) for part in batch.parts]
         if not any(found):
             return None
-        # Where one part is known, the others are looked for by their event ids as well.
+        # If one part is known, look for the others by their event ids as well.
         pairs = zip(found, batch.parts, strict=True)
         found = [known or self._stored(batch.tenant, part, by_id=True) for known, part in pairs]
         for part, stored in zip(batch.parts, found, strict=True):
@@ -331,7 +330,7 @@ class Plan:
         return int(fresh)
 
     def write(self) -> None:
-        """Everything but the commit, with one driver call per run of equal statements."""
+        """Write everything but the commit, with one driver call per run of equal statements."""
         for sql, values in _runs(self._first):
             self._connection.executemany(sql, values)
         fresh, moved = [], []
@@ -360,7 +359,7 @@ def _rows(tenant: int, stream: int, events: Sequence[StoredEvent]) -> Iterator[S
         for change in project(event.type, decode_facts(event.type, event.schema, event.facts), event.version, event.at)
     ]
     if len(events) > 1 and all(event.type == SAID for event in events):
-        # Many messages at once: one change for each row, so that their line is updated once.
+        # Many messages at once: one change for each row, so that their thread is updated once.
         coalesced = Coalesced()
         for change in changes:
             coalesced.add((tenant, stream), change)
@@ -376,6 +375,5 @@ def _artifact(tenant: int, artifact: Artifact) -> Statement:
 
 
 def _runs(statements: Sequence[Statement]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Neighbouring statements with the same text, as one."""
     for sql, run in itertools.groupby(statements, key=lambda statement: statement[0]):
         yield sql, [values for _, values in run]

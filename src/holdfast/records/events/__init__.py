@@ -1,1 +1,1 @@
-"""The event catalogue's nouns: one module per family, one Struct per event's facts and content."""
+"""The records of the event catalogue: one module per family, one Struct per event's facts and content."""

@@ -1,4 +1,4 @@
-"""Events of calls: intent before, outcome after, the same call id. Also the packs they were given."""
+"""Events of calls: intent before, outcome after, with the same call id. Also the packs that the calls were given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelRequested(Facts, frozen=True):
 
 
 class ModelResponded(Facts, frozen=True):
-    """A model answered; the text is the message at `message` of `stream`."""
+    """A model answered; its text is the message at `message` of `stream`."""
 
     call: str
     frame: str
@@ -35,7 +35,7 @@ class ModelResponded(Facts, frozen=True):
 
 
 class CallFailed(Facts, frozen=True):
-    """A call ended in an error; what it used is recorded all the same."""
+    """A call ended in an error; its usage is recorded all the same."""
 
     call: str
     frame: str
@@ -61,7 +61,7 @@ class ToolRequested(Facts, frozen=True):
 
 
 class ToolReturned(Facts, frozen=True):
-    """A tool returned; its body is the message at `message` of `stream`, or this event's content."""
+    """A tool returned; its result is the message at `message` of `stream`, or this event's content."""
 
     call: str
     frame: str
@@ -90,7 +90,7 @@ class RunReturned(Facts, frozen=True):
 
 
 class CallContent(Content, frozen=True):
-    """Arguments, values and words of a call that has no conversation."""
+    """Arguments, values and errors of a call outside a conversation."""
 
     arguments: Any = None
     value: Any = None
@@ -100,7 +100,10 @@ class CallContent(Content, frozen=True):
 
 
 class ContextPacked(Facts, frozen=True, kw_only=True):
-    """What a model was shown: each piece's source and cut, so that it can be shown again. `before` is the last one."""
+    """The pack a model was shown: each piece's origin and cut, so that it can be rebuilt.
+
+    `before` is the version of the previous pack.
+    """
 
     pack: str
     call: str
@@ -127,16 +130,16 @@ class ContextPacked(Facts, frozen=True, kw_only=True):
     manifest: tuple[PackedPiece, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     shown: int = 0
-    """How many messages of the line are shown."""
+    """Number of messages of the thread that are shown."""
     truncated: int = 0
-    """How many messages of the line are neither shown nor summarised."""
+    """Number of messages of the thread that are neither shown nor summarised."""
     stable: int = 0
-    """How many segments come before what was fetched for this call only."""
+    """Number of segments before the content fetched for this call only."""
     before: int = 0
 
 
 class PackedPiece(Facts, frozen=True, kw_only=True):
-    """One piece of a pack: where it came from, what was cut, what it took."""
+    """One piece of a pack: its origin, its cut and its tokens."""
 
     kind: str
     id: str
@@ -156,7 +159,7 @@ class PackedPiece(Facts, frozen=True, kw_only=True):
 
 
 class LeftOut(Facts, frozen=True, kw_only=True):
-    """A candidate that is not in a pack, and why, in one word."""
+    """A candidate left out of a pack, with the reason in one word."""
 
     id: str
     kind: str

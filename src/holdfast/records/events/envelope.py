@@ -1,7 +1,7 @@
-"""The envelope: what every event carries, whatever happened.
+"""The envelope that every event carries.
 
-`facts` are ids, numbers and statuses, all that folding needs, and stay for ever.
-`content` is text and data that belongs to a subject, and can be erased.
+`facts` are ids, numbers and statuses, all that folding needs, and are kept for ever. `content` is text and data that
+belongs to a subject, and can be erased.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The part of an event that belongs to somebody and can be erased."""
+    """The part of an event that belongs to a subject and can be erased."""
 
 
 class AppFacts(Facts, frozen=True):
-    """Facts of an application's own event (`app.…`): small values that fold nothing in holdfast."""
+    """Facts of an application's own event (`app.…`): small values that holdfast does not fold."""
 
     data: dict[str, Any] = {}
 
@@ -42,7 +42,7 @@ class AppContent(Content, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """Stands where content used to be."""
+    """The placeholder for erased content."""
 
     def __repr__(self) -> str:
         return "ERASED"
@@ -55,18 +55,18 @@ ERASED: Final = Erased()
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that has not happened yet: what somebody wants written."""
+    """An event to be written."""
 
     type: str
     facts: Facts
     content: Content | None = None
     subject: str | None = None
     id: str | None = None
-    """Its id, if that is known before it is written; else it is given one."""
+    """The event's id if it is known before the write; otherwise one is generated."""
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A draft in canonical bytes with its id, time and salt: all but its place in the stream."""
+    """A draft in canonical bytes with its id, time and salt: complete but for its position in the stream."""
 
     id: bytes
     at: int
@@ -84,7 +84,7 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes, and why: the part of the envelope that is the same for a whole batch."""
+    """The writer and the cause: the part of the envelope that a whole batch shares."""
 
     user: str | None = None
     origin: str = "client"
@@ -95,10 +95,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event exactly as the journal keeps it: bytes, never re-encoded. Its fields are in the order of the columns.
+    """An event exactly as the journal stores it: bytes, never re-encoded. Fields are in the order of the columns.
 
-    `user` and `subject` are pseudonyms: integers of a table whose names can be erased.
-    `rest` counts the events of the same append that follow in this stream.
+    `user` and `subject` are pseudonyms: integers of a table whose names can be erased. `rest` counts the events of the
+    same append that follow in this stream.
     """
 
     seq: int
@@ -127,15 +127,15 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def erased(self) -> bool:
-        """Whether there was content and it is gone."""
+        """True if the event had content and it was erased."""
         return self.content is None and self.mac is not None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact that happened, as readers get it.
+    """A fact that happened, as callers read it.
 
-    `facts` is the typed record of the catalogue, or a plain mapping for types that
-    this release does not know. `content` is None if there was none and ERASED if it was erased.
+    `facts` is the typed record of the catalogue, or a plain mapping for types that this release does not know.
+    `content` is None if there was none and ERASED if it was erased.
     """
 
     seq: int

@@ -26,17 +26,17 @@ class FramePushed(Facts, frozen=True):
     limits: FrameLimits = FrameLimits()
     deadline: int | None = None
     conversation: str | None = None
-    """For a turn: the line of conversation that it answers in."""
+    """For a turn: the thread that it answers in."""
     visible_from: int | None = None
     """For a turn: the version of the message that began it."""
     agent: str | None = None
-    """For a turn: who answers, so that it can be taken up again by the same."""
+    """For a turn: the agent that answers, so that the same agent can resume it."""
     tool_call: bool = False
-    """Whether it works for a tool call of a turn: then its id is the call's."""
+    """True if the frame works for a tool call of a turn: then its id is the call's."""
 
 
 class GoalContent(Content, frozen=True):
-    """What a frame is for."""
+    """The purpose of a frame."""
 
     goal: str | None = None
     inputs: Any = None
@@ -44,7 +44,7 @@ class GoalContent(Content, frozen=True):
 
 
 class FrameUpdated(Facts, frozen=True):
-    """Status, limits, deadline, clock or texts of a frame changed; absent fields did not."""
+    """Status, limits, deadline, clock or texts of a frame changed; absent fields did not change."""
 
     frame: str
     status: str | None = None
@@ -66,7 +66,7 @@ class FrameReserved(Facts, frozen=True):
 
 
 class FrameSpent(Facts, frozen=True):
-    """Work was paid for, from a reservation if `purpose` is given."""
+    """Tokens were spent, from a reservation if `purpose` is given."""
 
     frame: str
     usage: Usage
@@ -76,7 +76,7 @@ class FrameSpent(Facts, frozen=True):
 
 
 class FramePopped(Facts, frozen=True):
-    """A unit of work ended. `usage` is the whole subtree's; the grant goes back to the parent."""
+    """A unit of work ended. `usage` covers the whole subtree; the grant goes back to the parent."""
 
     frame: str
     status: str
@@ -90,7 +90,7 @@ class FramePopped(Facts, frozen=True):
 
 
 class OutcomeContent(Content, frozen=True):
-    """What came of it."""
+    """The outcome in free text and data."""
 
     summary: str | None = None
     error: str | None = None
@@ -98,7 +98,7 @@ class OutcomeContent(Content, frozen=True):
 
 
 class FrameSuspended(Facts, frozen=True):
-    """Work stopped to wait. `token` is the hash of a link token, never the token."""
+    """A frame was suspended to wait. `token` is the hash of a link token, never the token."""
 
     frame: str
     question: str
@@ -115,7 +115,7 @@ class FrameSuspended(Facts, frozen=True):
 
 
 class QuestionContent(Content, frozen=True):
-    """What is asked."""
+    """The question."""
 
     reason: str | None = None
     options: list[str] | None = None
@@ -134,7 +134,7 @@ class QuestionReissued(Facts, frozen=True):
 
 
 class QuestionAnswered(Facts, frozen=True):
-    """Somebody authorised answered, by id or by token; the owner resumes the frame."""
+    """An authorised caller answered, by id or by token; the owner resumes the frame."""
 
     frame: str
     question: str
@@ -152,7 +152,7 @@ class AnswerContent(Content, frozen=True):
 
 
 class FrameResumed(Facts, frozen=True):
-    """A suspended frame went on, its grant reserved again and its deadline moved by the pause."""
+    """A suspended frame resumed, its grant reserved again and its deadline moved by the pause."""
 
     frame: str
     question: str
@@ -163,7 +163,7 @@ class FrameResumed(Facts, frozen=True):
 
 
 class FrameOverdue(Facts, frozen=True):
-    """A frame passed its deadline; a flag for people, not an end."""
+    """A frame passed its deadline; a flag for people, which does not end it."""
 
     frame: str
     deadline: int
@@ -186,7 +186,7 @@ class HandleAdded(Facts, frozen=True):
 
 
 class HandleContent(Content, frozen=True):
-    """What the evidence is and where it lies."""
+    """The description and location of the evidence."""
 
     description: str | None = None
     target: str | None = None
@@ -195,7 +195,7 @@ class HandleContent(Content, frozen=True):
 
 
 class HandlesRemoved(Facts, frozen=True):
-    """Evidence was detached. Reversible: `removal` names this act."""
+    """Evidence was detached. This is reversible: `removal` identifies it."""
 
     frame: str
     handles: tuple[str, ...]
@@ -203,7 +203,7 @@ class HandlesRemoved(Facts, frozen=True):
 
 
 class HandlesRestored(Facts, frozen=True):
-    """What one removal or compaction detached is attached again."""
+    """The evidence that one removal or compaction detached was attached again."""
 
     frame: str
     handles: tuple[str, ...]
@@ -211,7 +211,7 @@ class HandlesRestored(Facts, frozen=True):
 
 
 class ResultAdded(Facts, frozen=True):
-    """A frame produced something."""
+    """A frame produced a result."""
 
     frame: str
     position: int
@@ -220,7 +220,7 @@ class ResultAdded(Facts, frozen=True):
 
 
 class FrameCompacted(Facts, frozen=True):
-    """A frame's context was made smaller; what was detached can be restored by `compaction`."""
+    """A frame's context was compacted; detached evidence can be restored by `compaction`."""
 
     frame: str
     compaction: str
@@ -243,7 +243,7 @@ class ChildPushed(Facts, frozen=True):
 
 
 class ChildSettled(Facts, frozen=True):
-    """A child in another stream ended; its grant comes back and its usage is recorded."""
+    """A child in another stream ended; its grant came back and its usage was recorded."""
 
     frame: str
     child: str
@@ -255,7 +255,7 @@ class ChildSettled(Facts, frozen=True):
 
 
 class TurnJoined(Facts, frozen=True):
-    """A message was said while a turn was under way, and is answered by it: the one at `message` of `stream`."""
+    """A message arrived during a turn, which answers it too: the one at `message` of `stream`."""
 
     frame: str
     stream: str
@@ -263,6 +263,6 @@ class TurnJoined(Facts, frozen=True):
 
 
 class CancelRequested(Facts, frozen=True):
-    """Somebody asked for a frame to stop; its owner acts on it."""
+    """A stop of the frame was requested; its owner acts on it."""
 
     frame: str

@@ -1,4 +1,4 @@
-"""Events of the journal itself: ownership, endings, erasure."""
+"""Events of the journal itself: ownership, closed streams, erasure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.records.events.envelope import Content, Facts
 
 
 class LeaseTaken(Facts, frozen=True):
-    """Somebody owns the stream from now on; owner events must carry this epoch."""
+    """The stream has a new owner; owner events must carry this epoch."""
 
     epoch: int
     owner: str
@@ -14,18 +14,18 @@ class LeaseTaken(Facts, frozen=True):
 
 
 class LeaseReleased(Facts, frozen=True):
-    """The owner let go; the next one takes the next epoch."""
+    """The owner released the stream; the next one takes the next epoch."""
 
     epoch: int
     owner: str
 
 
 class StreamClosed(Facts, frozen=True):
-    """The stream takes no more events, for ever."""
+    """The stream accepts no more events, for ever."""
 
 
 class SubjectErased(Facts, frozen=True):
-    """Everything that belonged to a pseudonym is gone; chains still verify."""
+    """All content that belonged to a pseudonym was erased; hash chains still verify."""
 
     subject: int
     events: int
@@ -33,7 +33,7 @@ class SubjectErased(Facts, frozen=True):
 
 
 class ActorResumed(Facts, frozen=True):
-    """An actor came back; written once per incarnation."""
+    """An actor resumed; written once per incarnation."""
 
     incarnation: str
     frames: int
@@ -43,6 +43,6 @@ class ActorResumed(Facts, frozen=True):
 
 
 class ReasonContent(Content, frozen=True):
-    """Why, in somebody's words."""
+    """A reason in free text."""
 
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""Events of memory: what outlives sessions, with where it came from."""
+"""Events of memory: knowledge that outlives sessions, with its provenance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.records.events.envelope import Content, Facts
 
 
 class MemoryNoted(Facts, frozen=True):
-    """Something to remember, with its provenance; `supersedes` names what it replaces."""
+    """A memory was noted, with its provenance; `supersedes` names the memories it replaces."""
 
     memory: str
     kind: str
@@ -34,14 +34,14 @@ class MemoryContent(Content, frozen=True):
 
 
 class MemoryForgotten(Facts, frozen=True):
-    """Something is no longer to be recalled."""
+    """A memory is no longer to be recalled."""
 
     memory: str
     cause: str = "call"
 
 
 class MemoryExtracted(Facts, frozen=True):
-    """The engine went through a hand-over, once."""
+    """The memory engine processed a handover; recorded once."""
 
     handover: str
     noted: int

@@ -1,7 +1,7 @@
 """Events of sessions and their conversations: settings, messages, summaries, branches, endings.
 
-A session's settings and endings live in `session/<id>`, each line of its conversation in
-`session/<id>/thread/<id>`. A message's id is its event's id; its version is its place.
+A session's settings and endings are in `session/<id>`, each of its threads in `session/<id>/thread/<id>`. A message's
+id is its event's id; its version is its position in the stream.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SESSION_TEXTS = ("system", "title", "metadata")
 
 
 class SessionOpened(Facts, frozen=True):
-    """A session began, began anew as the next `generation`, or was given new settings; absent fields keep their value.
+    """A session began, began again as the next `generation`, or got new settings; absent fields are unchanged.
 
-    `texts` names which of system, title and metadata the content changes. With `own` an agent gave them: if its system
-    prompt is among them, `own` is the version of the one that the application gave, 0 if it gave none; if not, that
-    one counts again.
+    `texts` names those of system, title and metadata that the content changes. `own` is set if an agent wrote them: if
+    its system prompt is among them, `own` is the version of the application's prompt, 0 if there is none; if it is not,
+    the application's prompt applies again.
     """
 
     generation: int = 0
@@ -35,7 +35,7 @@ class SessionOpened(Facts, frozen=True):
 
 
 class SessionContent(Content, frozen=True):
-    """What a session is told and called."""
+    """A session's system prompt, title and metadata."""
 
     system: str | None = None
     title: str | None = None
@@ -43,13 +43,13 @@ class SessionContent(Content, frozen=True):
 
 
 class ThreadAdded(Facts, frozen=True):
-    """The session has a further line."""
+    """The session has another thread."""
 
     thread: str
 
 
 class SessionClosing(Facts, frozen=True):
-    """A session ends. `spans` are the versions of each thread that are to be offered to memory under `handover`."""
+    """A session is ending. `spans` are the versions of each thread to offer to memory under `handover`."""
 
     cause: str
     generation: int = 0
@@ -59,7 +59,7 @@ class SessionClosing(Facts, frozen=True):
 
 
 class SessionOffered(Facts, frozen=True):
-    """Memory took the history over, or failed to for the `attempts`-th time; `given_up` says that it was the last."""
+    """Memory took the history, or failed to for the `attempts`-th time; `given_up` marks the last attempt."""
 
     handover: str
     taken: bool
@@ -68,23 +68,23 @@ class SessionOffered(Facts, frozen=True):
 
 
 class SessionClosed(Facts, frozen=True):
-    """A session has ended and everything about its end is done; after a `reset` its id may begin anew."""
+    """A session has ended completely; after a `reset` its id may begin again."""
 
     reset: bool = False
     generation: int = 0
 
 
 class ThreadOpened(Facts, frozen=True):
-    """First event of a line, and of its next generation. A private one is a frame's own."""
+    """First event of a thread, and of its next generation. A private thread belongs to a frame."""
 
     generation: int = 0
     private: bool = False
 
 
 class CallRef(msgspec.Struct, frozen=True, array_like=True):
-    """A tool call that waits for its result: holdfast's id, the message's version, the provider's id in short.
+    """A tool call waiting for its result: holdfast's id, the message's version, the provider's id shortened.
 
-    Messages of other lines that a branch shares count backwards from -1, so they are older than any of its own.
+    Messages of other threads that a branch shares count backwards from -1, so they are older than any of its own.
     """
 
     id: str
@@ -93,7 +93,7 @@ class CallRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of another line: its messages with `after` < version <= `until`, as that line was at version `at`."""
+    """A segment of another thread: messages with `after` < version <= `until`, as that thread was at version `at`."""
 
     stream: str
     after: int
@@ -104,7 +104,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 class ThreadForked(Facts, frozen=True):
     """First event of a branch: it continues `parent` after `version` without copying it.
 
-    `shared` is all that comes before, nearest first: what is changed there later does not change the branch.
+    `shared` is the whole history before the branch, nearest first: later changes there do not affect the branch.
     """
 
     parent: str
@@ -116,25 +116,25 @@ class ThreadForked(Facts, frozen=True):
 
 
 class ThreadEnded(Facts, frozen=True):
-    """The line takes no more messages; after a `reset` the next one begins with nothing before it."""
+    """The thread accepts no more messages; after a `reset` the next message starts with no history."""
 
     reset: bool = False
     dropped: tuple[str, ...] = ()
 
 
 class MessageAppended(Facts, frozen=True):
-    """A message entered the conversation. Calls and answers are named here, so that pairing outlives erasure."""
+    """A message entered the conversation. Calls and answers are facts, so that pairing survives erasure."""
 
     role: str
     position: int = 0
     round: int | None = None
-    """The version of the message that its round begins with, if that is not this one."""
+    """The version of the first message of its round, if that is another message."""
     before: int | None = None
     """The version of the message before it in its stream, if retracted ones lie between."""
     tokens: int | None = None
     tokenizer: str | None = None
     calls: tuple[tuple[str, str | None], ...] = ()
-    """Holdfast's id of each call and the provider's in short."""
+    """For each call holdfast's id and the provider's id, shortened."""
     answers: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     partial: bool = False
@@ -148,7 +148,7 @@ class MessageAppended(Facts, frozen=True):
 
 
 class MessageContent(Content, frozen=True):
-    """What was said: text or typed parts, tool calls with arguments, tool results."""
+    """The message: text or typed parts, tool calls with arguments, tool results."""
 
     text: str | None = None
     parts: list[dict[str, Any]] | None = None
@@ -160,17 +160,17 @@ class MessageContent(Content, frozen=True):
 
 
 class MessageRetracted(Facts, frozen=True):
-    """Messages `first` to `last` are no longer part of the line; they stay in the journal.
+    """Messages `first` to `last` no longer belong to the thread; they stay in the journal.
 
-    A branch that is rewound into what it shares with other lines keeps the rest in `shared`.
+    A branch rewound into the history it shares with other threads keeps the remaining segments in `shared`.
     """
 
     first: int
     last: int
     spans: tuple[tuple[int, int], ...] = ()
-    """The stretches of versions among them that were part of the line."""
+    """The ranges of versions among them that belonged to the thread."""
     position: int = 0
-    """How many messages are left before them."""
+    """Number of messages left before them."""
     shared: tuple[Segment, ...] | None = None
     newest: int = 0
     cause: str = "rewind"
@@ -181,7 +181,7 @@ class MessageRetracted(Facts, frozen=True):
 
 
 class MessagePinned(Facts, frozen=True):
-    """A message is kept in every pack, or no longer."""
+    """A message was pinned into every pack, or unpinned."""
 
     version: int
     pinned: bool = True
@@ -196,9 +196,9 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SummaryMade(Facts, frozen=True):
-    """Words that may stand for messages `first` to `last`; they stay and can be expanded.
+    """A summary of messages `first` to `last`, which stay in the journal and can be expanded.
 
-    In a branch, `shared` are stretches of other lines that it stands for too, before its own, oldest first.
+    In a branch, `shared` are spans of other threads that it covers too, before its own, oldest first.
     """
 
     summary: str
@@ -213,18 +213,18 @@ class SummaryMade(Facts, frozen=True):
     level: str = "moderate"
     shared: tuple[Stretch, ...] = ()
     replaces: tuple[int, ...] = ()
-    """Versions of earlier summaries that this one stands for as well."""
+    """Versions of earlier summaries that this one replaces."""
 
 
 class SummaryContent(Content, frozen=True):
-    """The summary's words, or state drawn from the messages."""
+    """The summary's text, or state extracted from the messages."""
 
     text: str | None = None
     state: dict[str, Any] | None = None
 
 
 class TokensCounted(Facts, frozen=True):
-    """Counts of some messages by a further tokenizer, so that they are made once."""
+    """Token counts of some messages under another tokenizer, so that they are counted only once."""
 
     tokenizer: str
     versions: tuple[int, ...]

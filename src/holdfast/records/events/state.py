@@ -1,4 +1,4 @@
-"""Events of scoped state, its graph, and of effects declared as data."""
+"""Events of scoped state, its graph, and declared effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.records.events.envelope import Content, Facts
 class StateWritten(Facts, frozen=True):
     """A key has a new value; the event's version is the entry's. Keys are never personal; the value is content.
 
-    `effect` names the declared effect that asked for it.
+    `effect` names the declared effect that requested it.
     """
 
     key: str
@@ -25,20 +25,20 @@ class StateWritten(Facts, frozen=True):
 
 
 class ValueContent(Content, frozen=True):
-    """A value as JSON; `given` is what a reducer was given to make it."""
+    """A value as JSON; `given` is the argument from which a reducer made it."""
 
     value: Any = None
     given: Any = None
 
 
 class StateDeleted(Facts, frozen=True):
-    """A key has no value any more; `cause` is a call, or the end of its lifetime or of its time."""
+    """A key was deleted; `cause` is a call, the end of its lifetime, or its expiry."""
 
     key: str
     cause: str = "call"
     effect: str | None = None
     missing: bool = False
-    """Whether it had none before: a call under an idempotency key found nothing, and its retry finds as much."""
+    """True if the key had no value: a call with an idempotency key found nothing, and its retry must find the same."""
 
 
 class StateLinked(Facts, frozen=True):
@@ -53,7 +53,7 @@ class StateLinked(Facts, frozen=True):
 
 
 class StateUnlinked(Facts, frozen=True):
-    """An edge is gone."""
+    """An edge was removed."""
 
     source: str
     kind: str
@@ -63,28 +63,28 @@ class StateUnlinked(Facts, frozen=True):
 
 
 class OperatorRan(Facts, frozen=True):
-    """An operator gave its output and declared these effects, in order; what they change is in the same append."""
+    """An operator returned its output and declared these effects, in order; their changes are in the same append."""
 
     operator: str
     effects: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    """What each of them is."""
+    """The kind of each effect."""
     suppressed: tuple[str, ...] = ()
-    """Those that middleware took out."""
+    """Effects that middleware suppressed."""
     given: str | None = None
-    """A keyed digest of the input of a run that has a key: the same key with another input is another call."""
+    """A keyed digest of the input of a run with a key: the same key with another input is another call."""
 
 
 class OutputContent(Content, frozen=True):
-    """What an operator gave, as data."""
+    """An operator's output, as data."""
 
     output: Any = None
 
 
 class EffectDeclared(Facts, frozen=True):
-    """Something is to be changed outside, by a sink: in order with others of its stream and sink, once by its id.
+    """A change for a sink to make: in order with the others of its stream and sink, once per id.
 
-    `effect` is the id of the event, too.
+    `effect` is also the id of the event.
     """
 
     effect: str
@@ -95,14 +95,14 @@ class EffectDeclared(Facts, frozen=True):
 
 
 class EffectContent(Content, frozen=True):
-    """The effect itself, as data, and who declared it: what a sink does for them is theirs."""
+    """The effect itself, as data, and the user who declared it, on whose behalf the sink acts."""
 
     payload: Any = None
     user: str | None = None
 
 
 class EffectSettled(Facts, frozen=True):
-    """What came of an attempt: applied, skipped, failed (to be tried again at `retry_at`), deferred or dead."""
+    """The outcome of an attempt: applied, skipped, failed (to be retried at `retry_at`), deferred or dead."""
 
     effect: str
     sink: str
@@ -112,14 +112,14 @@ class EffectSettled(Facts, frozen=True):
 
 
 class SettledContent(Content, frozen=True):
-    """What a sink answered, or why it failed."""
+    """A sink's answer, or the reason why it failed."""
 
     answer: Any = None
     reason: str | None = None
 
 
 class EffectRevived(Facts, frozen=True):
-    """An effect that was dead, deferred or waiting for approval is to be tried now."""
+    """A dead, deferred or unapproved effect is to be tried now."""
 
     effect: str
     sink: str

@@ -8,7 +8,7 @@ from holdfast.records.events.envelope import Content, Facts
 
 
 class WorkerReported(Facts, frozen=True):
-    """A worker's turn, summed up: ids and numbers of what it found, learned, made and needs."""
+    """The summary of a worker's turn: ids and counts of its findings, learnings, products and needs."""
 
     turn: str
     worker: str
@@ -40,7 +40,7 @@ class WorkerSignalled(Facts, frozen=True):
 
 
 class ReportContent(Content, frozen=True):
-    """A report's or signal's words."""
+    """The text of a report or signal."""
 
     claim: str | None = None
     insight: str | None = None
@@ -59,7 +59,7 @@ class ChildStarted(Facts, frozen=True):
 
 
 class ChildExited(Facts, frozen=True):
-    """A child ended; `normal` ends are not restarted unless permanent."""
+    """A child ended; a `normal` end is restarted only if the child is permanent."""
 
     child: str
     incarnation: str
@@ -77,7 +77,7 @@ class SupervisorEscalated(Facts, frozen=True):
 
 
 class TaskCreated(Facts, frozen=True):
-    """A task exists: a workflow of nodes with dependencies, by id."""
+    """A task was created: a workflow of nodes with dependencies, by id."""
 
     task: str
     session: str | None = None
@@ -109,7 +109,7 @@ class PlanContent(Content, frozen=True):
 
 
 class TaskModified(Facts, frozen=True):
-    """Nodes that had not begun were changed."""
+    """Nodes that had not started were changed."""
 
     task: str
     revision: int
@@ -126,7 +126,7 @@ class TaskChanged(Facts, frozen=True):
 
 
 class TaskDeleted(Facts, frozen=True):
-    """A task was freed; its events stay."""
+    """A task was deleted; its events stay."""
 
     task: str
 

@@ -1,1 +1,1 @@
-"""Tools: typed functions that a model may call, what they are given and what becomes of what they give."""
+"""Tools: typed functions that a model may call, the reading of their arguments, and the storing of their results."""

@@ -1,13 +1,10 @@
-"""Arguments as a model wrote them, read as what the function takes, or refused in words that it can act on.
+"""Arguments as a model wrote them, read as values for the function, or refused in words that the model can act on.
 
-Read by the types as they stand first. Only what does not fit then is read as loosely as models write: `"5"` for a
-number, `"true"` for a truth value, null for what may be left out. Nothing is dropped: a name that the tool does not
-know is an error, also deep inside, and so is a number that is none.
+They are interpreted by the schema first: null in place of an optional property is read as left out, because strict
+mode has no other way to say so. Then they are read strictly by type, and only values that do not fit as loosely as
+models write: `"5"` for a number, `"true"` for a bool. Nothing is dropped: an unknown name is an error, also deep
+inside, since it may be what the call was about, and so are NaN and infinity.
 
-What a model meant by the data it wrote, going by the schema: before it becomes values of any type.
-
-Null in the place of something that may be left out is read as left out, because strict mode has no other way to say
-so. A name that no schema knows is a problem, never dropped: it may be what the call was about.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ _TICKED: Final = re.compile(r"`([^`]*)`")
 
 
 def read_json(text: str) -> tuple[Any, str | None]:
-    """The data of a JSON text; and why it is none, if it is not."""
+    """Return the data of a JSON text, and None or the reason why it is not JSON."""
     try:
         return msgspec.json.decode(text), None
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -50,7 +47,7 @@ def read_json(text: str) -> tuple[Any, str | None]:
 
 
 def read_object(name: str, arguments: str) -> dict[str, Any]:
-    """The JSON text of arguments as an object of plain data."""
+    """Read the JSON text of arguments as an object of plain data."""
     if not isinstance(arguments, str) or not arguments.strip():
         return {}
     found, why = read_json(arguments)
@@ -66,7 +63,7 @@ def read_object(name: str, arguments: str) -> dict[str, Any]:
 
 
 def read_arguments(name: str, arguments: str, schema: Schema, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as values of the types that a function's parameters have, or ArgumentsUnfit."""
+    """Read arguments as values of the function's parameter types; raise ArgumentsUnfit otherwise."""
     given = read_object(name, arguments)
     problems: list[str] = []
     found: dict[str, Any] = {}
@@ -83,7 +80,7 @@ def read_arguments(name: str, arguments: str, schema: Schema, kinds: Mapping[str
 
 
 def read_value(value: Any, schema: Schema, kind: Any, where: str = "") -> tuple[Any, list[str]]:
-    """Plain data as a value of one type, read in the same way; and what does not fit, which is nothing if it does."""
+    """Read plain data as a value of one type, in the same way; return it with a list of problems, empty if it fits."""
     problems: list[str] = []
     found = None
     try:
@@ -95,7 +92,7 @@ def read_value(value: Any, schema: Schema, kind: Any, where: str = "") -> tuple[
 
 
 def check_required(name: str, schema: Schema, given: Mapping[str, Any]) -> None:
-    """For tools that read their arguments themselves: what is missing, and what is not theirs, at the top."""
+    """Refuse missing and unknown top-level arguments, for tools that read their arguments themselves."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, dict) else {}
     needed = [one for one in schema.get("required") or () if not takes_null(known.get(one, {"type": "string"}))]
@@ -113,12 +110,12 @@ def _unfit(name: str, problems: Sequence[str], schema: Schema) -> ArgumentsUnfit
 
 
 def several(problems: Sequence[str]) -> str:
-    """Problems on one line: the first few."""
+    """Join the first few problems on one line."""
     return "; ".join(problems[:_MOST_PROBLEMS])
 
 
 class _Unfit(Exception):
-    """A value that does not fit, where in it, and why."""
+    """A value that does not fit, with the place and the reason."""
 
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
@@ -126,7 +123,7 @@ class _Unfit(Exception):
 
 
 def _fitted(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
-    """A value as its type has it; if it does not fit, that is noted."""
+    """Return a value converted to its type; if it does not fit, add a problem."""
     try:
         return _converted(value, kind)
     except _Unfit as unfit:
@@ -136,7 +133,7 @@ def _fitted(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """A value as its type has it; loosely only if it does not fit as it stands."""
+    """Convert a value to its type; loosely only if it does not fit strictly."""
     try:
         found = converted(value, kind, strict=True, str_keys=True, dec_hook=_validated)
     except msgspec.ValidationError:
@@ -153,7 +150,7 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _validated(kind: Any, value: Any) -> Any:
-    """A Pydantic model's own reading."""
+    """Validate a value with its Pydantic model."""
     if not is_pydantic(kind):
         raise NotImplementedError
     try:
@@ -167,7 +164,7 @@ def _validated(kind: Any, value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Iterator[float | decimal.Decimal]:
-    """Every number in a value that may be none, such as NaN: those compare as false with everything."""
+    """Yield every number in a value that may be NaN or infinite: those compare as false with everything."""
     if isinstance(value, float | decimal.Decimal):
         yield value
     elif isinstance(value, Mapping):
@@ -184,7 +181,7 @@ def _numbers(value: Any) -> Iterator[float | decimal.Decimal]:
 
 
 def _plain_words(text: str) -> str:
-    """What msgspec says, in words of JSON rather than of Python."""
+    """Return msgspec's message in terms of JSON rather than of Python."""
     said = text if text.startswith("JSON") else text[:1].lower() + text[1:]
     if not said.startswith("expected"):
         return said
@@ -192,13 +189,13 @@ def _plain_words(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The beginning of a text, as it can be stored."""
+    """Return the beginning of a text, in a form that can be stored."""
     short = text[: _SHOWN + 1].encode("utf-8", "replace").decode().replace("\0", "\\0")
     return short if len(short) <= _SHOWN else f"{short[:_SHOWN]} …"
 
 
 def as_meant(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
-    """A value without the nulls that stand for things left out. Notes names that nothing is known of."""
+    """Return a value without the nulls that stand for omitted properties; add a problem for each unknown name."""
     if "$ref" in schema:
         schema = defs[schema["$ref"].removeprefix(REFERENCE)]
     if "anyOf" in schema:
@@ -227,7 +224,7 @@ def as_meant(schema: Schema, value: Any, where: str, defs: Mapping[str, Schema],
 
 
 def _meant_by_one(ways: list[Schema], value: Any, where: str, defs: Mapping[str, Schema], problems: list[str]) -> Any:
-    """By the first of several ways that takes it; if none does, the last that is of its kind says why."""
+    """Interpret by the first alternative that fits; if none does, report the problems of the last matching kind."""
     noted: list[str] = []
     found = value
     for way in ways:
@@ -243,7 +240,7 @@ def _meant_by_one(ways: list[Schema], value: Any, where: str, defs: Mapping[str,
 
 
 def _is_kind(schema: Schema, value: Any) -> bool:
-    """Whether an object or list could be meant by a schema: by its kind, and its tag if it has one."""
+    """Return True if an object or list could be meant by a schema: by its kind, and its tag if it has one."""
     if "anyOf" in schema or not schema.keys() - {"description"}:
         return True
     if schema.get("type") != ("object" if isinstance(value, dict) else "array"):

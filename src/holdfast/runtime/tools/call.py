@@ -1,9 +1,10 @@
-"""What a tool may know and do about the call that it answers: its key, its frame, asking, saying how far it is.
+"""The call object of a tool: its key and frame, and methods to ask questions and report progress.
 
 A question stops the tool: its frame is suspended and `Waiting` is raised. Once it is answered, the tool runs again
-from its beginning and the same question gives the answer. Code that swallows the exception gains nothing, because
-everything else in that frame is refused until then. So ask first and act afterwards, or keep what was done with
+from the beginning, and the same question returns the answer. Code that swallows the exception gains nothing, because
+everything else in that frame is refused until then. So ask first and act afterwards, or keep results with
 `call.frame.run(…)`.
+
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 
 class ToolCall:
-    """The call, for tools made with `def`: annotate a parameter with it."""
+    """The call, for tools made with `def`: annotate a parameter with this type."""
 
     def __init__(
         self, frame: Frame, turn: Frame, *, name: str, session: str, attempt: int, answer: Answer | None, tell: Tell
@@ -36,7 +37,7 @@ class ToolCall:
 
     @property
     def key(self) -> str:
-        """The call's id: the idempotency key for whatever the tool does, the same however often it is tried."""
+        """The call's id: the idempotency key for the tool's own effects, the same in every attempt."""
         return self.frame.id
 
     def ask(
@@ -48,27 +49,27 @@ class ToolCall:
         options: Sequence[str] | None = None,
         **how: Any,
     ) -> Answer:
-        """Ask a person; gives the answer once there is one. Until then the tool stops here."""
+        """Ask a person and return the answer. The tool stops here until there is one."""
         return self.frame.ask(reason, key=self._question_key(key), kind=kind, options=options, **how)
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
-        """Stop for some time, without a process that waits. Then the tool runs again and goes on here."""
+        """Pause the tool without a waiting process. After that time it runs again and passes this point."""
         until = self.frame._ports.clock.now_ms() + round(_seconds(seconds) * 1000)
         self.frame.ask(f"Sleeping for {seconds:g} seconds.", key=self._question_key(key), kind="timer", until=until)
 
     def _question_key(self, key: str | None) -> str:
-        """A key of its own for each question, the same in every run."""
+        """Return a key for each question, the same in every run."""
         self._asked += 1
         return key if key is not None else f"question-{self._asked}"
 
     def progress(self, text: str, **more: Any) -> None:
-        """Say how far it is, to whoever listens now. It is not journaled."""
+        """Report progress to current listeners. It is not journaled."""
         self._tell("progress", {"text": str(text), "call": self.key, "name": self.name, **more})
 
     def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
-        """Attach evidence to the turn, so that the model is shown it; gives the handle's id. See Frame.attach.
+        """Attach evidence to the turn, so that the model is shown it; return the handle's id. See Frame.attach.
 
-        A tool that runs again attaches the same thing once.
+        A tool that runs again attaches the same thing only once.
         """
         known = {name: how.pop(name, None) for name in ("description", "target", "body")}
         if key is None:
@@ -91,7 +92,7 @@ class ToolCall:
 
 
 class AsyncToolCall:
-    """The call, for tools made with `async def`: what waits for the journal is awaited."""
+    """The call, for tools made with `async def`: methods that wait for the journal are awaited."""
 
     def __init__(self, call: ToolCall, threads: Threads) -> None:
         self._call, self._threads = call, threads

@@ -3,17 +3,16 @@
     files = McpServer(command=["npx", "-y", "@modelcontextprotocol/server-filesystem", "/data"], prefix="files_")
     agent = hf.agent("clerk", model=…, tools=[refund, files])
 
-A server is connected to when its tools are first asked for, and again after it was gone. What becomes of a call that
-is torn follows the server's own hints, which are only as true as the server. A tool that says it reads only, or is
-idempotent, is retried. Any other is asked about if its process died. If its server went, or it ran out of its time, the
-model is told that it may have run; one that says it destroys is asked about then, too. `if_interrupted` overrules all
-of that. Nothing needs approval unless you say so.
+A server is connected when its tools are first requested, and again after it was lost. The policy for interrupted calls
+follows the server's own hints, which are only as true as the server. A tool marked read-only or idempotent is retried.
+For any other tool a person is asked if its process died; if the connection was lost or the call timed out, the model
+is told that it may have run, and for a tool marked destructive a person is asked then, too. `if_interrupted` overrides
+all of that. Nothing needs approval unless you say so.
 
-One connection to an MCP server, owned by one task from beginning to end.
+The SDK's client must be exited in the task that entered it, and tools run in many tasks. So one task holds the
+connection, and all others request the client from it. A connection belongs to the loop that made it. However it ends,
+the process of a server started here is waited for, or killed after a few seconds, before its loop is closed.
 
-The SDK's client must be left in the task that entered it, and tools run in many. So a task of its own holds the
-connection, and everybody else asks it for the client. A connection belongs to the loop that made it. However it ends,
-the process of a server that was started here is waited for, or killed after a few seconds, before its loop is closed.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _ODD: Final = re.compile(r"[^a-zA-Z0-9_-]")
 class McpServer:
     """A server that is started by a command, or reached at a URL.
 
-    `needs_approval` and `if_interrupted` are for all of its tools, or a mapping by the names that the server gives
-    them. `prefix` goes before those names where two servers use the same. `env` is added to the few variables that
-    a server is given anyway, such as PATH. `timeout` is for one call, `connect_timeout` for reaching the server.
+    `needs_approval` and `if_interrupted` hold for all of its tools, or are mappings by the server's own tool names.
+    `prefix` goes before those names where two servers use the same. `env` is added to the few variables that a server
+    always gets, such as PATH. `timeout` is for one call, `connect_timeout` for connecting to the server.
     """
 
     def __init__(
@@ -68,10 +67,10 @@ class McpServer:
         self._prefix, self._timeout, self._connect_timeout = prefix, timeout, connect_timeout
         self._needs_approval, self._if_interrupted = needs_approval, if_interrupted
         self._links: list[Link] = []
-        """One for each loop, and those that are being taken down."""
+        """One for each loop, and those that are being closed."""
 
     async def __aenter__(self) -> Self:
-        """Connect now rather than when tools are asked for."""
+        """Connect now rather than on the first request for tools."""
         await self._link()
         return self
 
@@ -79,12 +78,12 @@ class McpServer:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the server; one that was started here has ended then. Asking for tools connects again."""
+        """Disconnect; a server started here has ended then. The next request for tools connects again."""
         links, self._links = self._links, []
         await asyncio.gather(*(link.close() for link in links))
 
     async def tools(self) -> list[AnyTool]:
-        """The tools that the server has now, with the parameters that it gives them."""
+        """Return the tools that the server has now, with the server's own parameters."""
         listed = await self._listed()
         known = {one.name for one in listed}
         for option in (self._needs_approval, self._if_interrupted):
@@ -142,7 +141,7 @@ class McpServer:
         return given
 
     async def _link(self) -> Link:
-        """The connection of the running loop, made."""
+        """Return the connection of the running loop, connecting if necessary."""
         loop = asyncio.get_running_loop()
         self._links = [link for link in self._links if not link.over]
         found = next((link for link in self._links if link.loop is loop and link.usable), None)
@@ -157,7 +156,7 @@ class McpServer:
         return found
 
     def _lost(self, link: Link, error: Exception, what: str) -> str:
-        """What to say of a failed request. A connection that is no more is given up: the next call makes another."""
+        """Describe a failed request. A lost connection is given up, so that the next call makes another."""
         if not is_gone(error):
             return f"{self._said} {what}: {said_by(error)}"
         link.give_up()
@@ -172,9 +171,10 @@ def _of_one(option: Any, name: str, otherwise: Any) -> Any:
 
 
 def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
-    """Only what changes nothing, or nothing more, may run again unasked. What is said to destroy is always asked about.
+    """Return the policy that a server's hints imply; None without hints, which leaves the default.
 
-    A server that says nothing leaves it at what holds for every tool.
+    Only a tool that changes nothing, or nothing more, is retried without asking. A destructive one is always asked
+    about.
     """
     if hints is not None and (hints.read_only_hint or hints.idempotent_hint):
         return "retry"
@@ -182,7 +182,7 @@ def _hinted(hints: mcp_types.ToolAnnotations | None) -> IfInterrupted | None:
 
 
 def _content(result: mcp_types.CallToolResult) -> Any:
-    """What a server gave: text, or texts and files in order, or data if there is nothing else."""
+    """Return the content of a result: text, or texts and files in order, or data if there is nothing else."""
     found = [_read(block) for block in result.content]
     if not found and result.structured_content is not None:
         return result.structured_content
@@ -225,24 +225,24 @@ try:
     import mcp_types
     from mcp import Client, MCPError, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
-except ImportError:  # An extra: who uses no MCP servers need not have it.
+except ImportError:  # An optional extra.
     mcp_types = None  # type: ignore[assignment]
 
 __all__ = ["Link", "Target", "is_gone", "is_unknown", "mcp_types", "said_by", "target_of"]
 
 _CONNECTING: Final = 30.0
 _READING: Final = 300.0
-"""Seconds of silence over HTTP: a server may hold an answer back for long while it works."""
+"""Seconds of silence over HTTP: a server may take long to answer while it works."""
 _PARTING: Final = 2.0
-"""Seconds for taking leave of a server, before its process is stopped or its address is left."""
+"""Seconds for a clean goodbye, before the server's process is stopped or its connection is dropped."""
 _STUCK: Final = 0.5
-"""Seconds after which something that was cancelled and still waits does so in vain."""
+"""Seconds after which a cancelled wait is considered stuck."""
 _ENDING: Final = 10.0
-"""Seconds in which everything of a connection has ended: the SDK bounds each wait for a process."""
+"""Seconds within which all of a connection has ended: the SDK bounds each wait for a process."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is: a command that starts it, or a URL."""
+    """The address of a server: a command that starts it, or a URL."""
 
     shown: str
     command: tuple[str, ...] = ()
@@ -259,7 +259,7 @@ def target_of(
     cwd: str | Path | None,
     headers: Mapping[str, str] | None,
 ) -> Target:
-    """Where a server is, checked."""
+    """Check the address of a server."""
     if mcp_types is None:
         raise Unsupported("MCP servers need the SDK. Run: pip install 'holdfast[mcp]'")
     if (command is None) == (url is None):
@@ -276,7 +276,7 @@ def target_of(
 
 
 class Link:
-    """A connection that is being made, or is there, or was lost."""
+    """A connection that is being made, is open, or was lost."""
 
     def __init__(self, target: Target) -> None:
         self.loop = asyncio.get_running_loop()
@@ -291,17 +291,17 @@ class Link:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing is known to be wrong with it."""
+        """True if nothing is known to be wrong with it."""
         return not self._lost and not self.loop.is_closed()
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is left, or nothing that could still be taken down."""
+        """True if nothing of it is left that could still be closed."""
         return self._over.done() or self.loop.is_closed()
 
     @property
     def client(self) -> Client:
-        """The SDK's client of a connection that was made."""
+        """The SDK's client of an open connection."""
         return self._ready.result()
 
     async def connect(self, timeout: float) -> None:
@@ -314,7 +314,7 @@ class Link:
             raise TimeoutError(f"it did not answer within {timeout:g} seconds") from None
 
     def give_up(self) -> None:
-        """Take it down without waiting for that."""
+        """Close it without waiting."""
         self._lost = True
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._end)
@@ -327,24 +327,25 @@ class Link:
             self._talking.cancel()
 
     def _interrupted(self) -> None:
-        """Its loop is about to end: no time for taking leave."""
+        """Close without a goodbye: the loop is about to end."""
         self._lost = True
         self._stop.set()
         self._talking.cancel()
         self.loop.call_later(_STUCK, self._unstick)
 
     def _unstick(self) -> None:
-        """Have it go on if it hangs.
+        """Cancel waits that would never end.
 
-        Whoever cancels this task cancels all others as well, those of asyncio and anyio among them. If that is while
-        a process starts, both may wait in vain for one that never ran. So this is cancelled out of each such wait.
+        Whoever cancels this task cancels all others as well, those of asyncio and anyio among them. If a process is
+        being started meanwhile, both may wait forever for a task that never ran. So this task is cancelled out of each
+        such wait.
         """
         if self._talks:
             self._task.cancel("It never began.")
             self.loop.call_later(_STUCK, self._unstick)
 
     async def close(self) -> None:
-        """Take it down and wait until nothing of it is left, unless it belongs to a loop that does not run."""
+        """Close it and wait until nothing of it is left, unless it belongs to a loop that does not run."""
         self.give_up()
         if self.loop.is_running():
             await asyncio.wait({asyncio.wrap_future(self._over)}, timeout=_ENDING)
@@ -363,7 +364,7 @@ class Link:
                 self._ready.set_exception(ConnectionError("the connection was given up"))
 
     async def _talk(self, stack: AsyncExitStack, target: Target) -> None:
-        """Until somebody wants it to end. Only this is ever cancelled: what it stands on is taken down in order."""
+        """Talk to the server until told to stop. Only this is ever cancelled: the transport is closed in order."""
         self._talks = True
         try:
             transport = await _transport(stack, target)
@@ -377,10 +378,10 @@ class Link:
 
 
 class _Holding(asyncio.Task[None]):
-    """A task that ends in order when it is cancelled, as `asyncio.run` does with all that are left at its end.
+    """A task that ends in order when it is cancelled, as `asyncio.run` does with all tasks left at its end.
 
-    A cancellation in the middle of stopping a process would leave that to nobody, and one while it starts is waited
-    for in vain by asyncio itself. The SDK's own cancellations carry a message, by which anyio knows them.
+    A cancellation while a process is being stopped would leave that process behind, and one while it starts would make
+    asyncio itself wait forever. The SDK's own cancellations carry a message, by which anyio recognises them.
     """
 
     def __init__(
@@ -390,7 +391,7 @@ class _Holding(asyncio.Task[None]):
         self._when_interrupted = interrupted
 
     def cancel(self, msg: Any = None) -> bool:
-        """Have it end; it does so by itself."""
+        """Ask the task to end by itself; pass on cancellations with a message."""
         if msg is not None:
             return super().cancel(msg)
         if not self.done():
@@ -402,7 +403,7 @@ async def _transport(stack: AsyncExitStack, target: Target) -> AbstractAsyncCont
     if not target.url:
         program, *arguments = target.command
         how = StdioServerParameters(command=program, args=arguments, env=target.env, cwd=target.cwd)
-        # A server complains where this process does. In a notebook, sys.stderr is no file that it could be given.
+        # The server writes its errors where this process does. In a notebook, sys.stderr is no file it could inherit.
         started = stdio_client(how, errlog=sys.__stderr__ or sys.stderr)
         return nullcontext(await stack.enter_async_context(started))
     patience = httpx2.Timeout(_CONNECTING, read=_READING)
@@ -411,19 +412,19 @@ async def _transport(stack: AsyncExitStack, target: Target) -> AbstractAsyncCont
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether an error says that the connection is no more, rather than that the server did not like a request."""
+    """Return True if an error means that the connection is lost, rather than that the server refused a request."""
     if isinstance(error, MCPError):
         return error.code == mcp_types.CONNECTION_CLOSED
     return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError | OSError | httpx2.HTTPError)
 
 
 def is_unknown(error: BaseException) -> bool:
-    """Whether an error leaves open what became of a request: it may have reached the server."""
+    """Return True if an error leaves the outcome of a request unknown: it may have reached the server."""
     return is_gone(error) or (isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT)
 
 
 def said_by(error: BaseException) -> str:
-    """What an error says, in a few words and without a full stop."""
+    """Return an error's message, shortened and without a full stop."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = str(error) if isinstance(error, MCPError) else words(error)
@@ -431,6 +432,6 @@ def said_by(error: BaseException) -> str:
 
 
 def _seen(ready: asyncio.Future[Client]) -> None:
-    """A failure that nobody waits for any more is no news to the loop."""
+    """Retrieve the exception, so that the loop does not log a failure that has no waiter."""
     if not ready.cancelled():
         ready.exception()

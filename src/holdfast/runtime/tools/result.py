@@ -1,10 +1,10 @@
-"""What a tool gave, as the result that a model is shown.
+"""A tool's return value, or its failure, as the result that a model is shown.
 
-A tool that has run has had its effect, whatever it returns. So nearly everything becomes some result, and what
-cannot says that the tool ran: a model that took it for undone would call again. Iterators are not read, because
-reading them could run more of the tool, and without an end.
+A tool that has run has had its effect, whatever it returns. So nearly every value becomes some result, and for the
+rest the result says that the tool ran: a model that believed otherwise would call again. Iterators are not read,
+because that could run more of the tool, without end. A failure is shown as type and message, shortened, without a
+traceback.
 
-What goes wrong with a tool, and what a model is told of it: enough to act on, and no traceback.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from holdfast.records.messages import Part
 
 DONE: Final = "Done."
 MOST_TEXT: Final = 1_000_000
-"""Characters of a result that is kept as one text; of more the whole becomes a file."""
+"""Characters of a result that is kept as one text; a longer one is stored as a file."""
 MOST_BYTES: Final = 64_000_000
-"""What one artifact holds unless the settings say otherwise."""
+"""Bytes that one artifact holds unless the settings say otherwise."""
 _MOST_DATA: Final = 100_000
 _HEAD: Final = 8_000
 _TAIL: Final = 2_000
@@ -35,7 +35,7 @@ _RAN: Final = "The tool ran, but what it gave cannot be shown:"
 
 
 class Bytes(msgspec.Struct, frozen=True):
-    """A file that a tool gives. Return it, or a list of texts and files, for a media type other than plain bytes."""
+    """A file returned by a tool. Return it, or a list of texts and files, for a media type other than plain bytes."""
 
     data: bytes
     media_type: str = "application/octet-stream"
@@ -45,7 +45,7 @@ class Bytes(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A result for a model. `result` is text, parts (with the bytes of images and documents as `data`) or plain data.
 
-    `files` are for whoever drives the tool to keep as artifacts: no model can be shown them. The result names them.
+    `files` are stored as artifacts by the driver: no model can be shown them. The result names them.
     """
 
     result: Any
@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(value: Any, *, most_text: int = MOST_TEXT, most_bytes: int = MOST_BYTES) -> Outcome:
-    """What a tool returned as a result. Never raises, whatever it is."""
+    """Convert a tool's return value to a result. Never raises."""
     try:
         return _outcome(value, most_text, most_bytes)
     except Exception as error:  # noqa: BLE001  it is the caller's own object, to the last attribute
@@ -94,7 +94,7 @@ def _text(text: str, most_text: int, most_bytes: int) -> Outcome:
 
 
 def _mixed(given: Iterable[Any], most_bytes: int) -> Outcome:
-    """Texts and files together: parts where a model can be shown them, words where not."""
+    """Combine texts and files: as parts where a model can be shown them, as words where not."""
     parts: list[Part] = []
     files: list[Bytes] = []
     for one in given:
@@ -118,7 +118,7 @@ def _mixed(given: Iterable[Any], most_bytes: int) -> Outcome:
 
 
 def _data(found: Any, most_text: int, most_bytes: int) -> Outcome:
-    """Plain data as it is, if it can be stored so; else as the JSON text that a model would be shown anyway."""
+    """Return plain data as it is, if it can be stored so; else as the JSON text that a model would be shown anyway."""
     try:
         small = len(encode(found)) <= _MOST_DATA
     except InvalidValue:
@@ -132,12 +132,12 @@ def _plain(value: Any) -> Any:
 
 
 def _json(found: Any) -> str:
-    # Not msgspec: it would write NaN as null, and refuse integers that Python can hold.
+    # Not msgspec: it would write NaN as null, and refuse large integers.
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
 def _apart(value: Any) -> Any:
-    """Objects of others' libraries as what they consist of."""
+    """Convert objects of other libraries to plain values."""
     _refuse_unread(value)
     for name, how in (("model_dump", {"mode": "json"}), ("tolist", {})):
         dump = getattr(value, name, None)
@@ -154,7 +154,7 @@ def _refuse_unread(value: Any) -> None:
 
 
 def clean(text: str) -> str:
-    """Text that can be stored: what is not Unicode, and NUL, are written as escapes."""
+    """Return text that can be stored: NUL, and what is not Unicode, are written as escapes."""
     if text.isascii() and "\0" not in text:
         return str.__str__(text)
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
@@ -168,18 +168,18 @@ def _why(error: Exception) -> str:
 
 
 MOST_SHOWN: Final = 500
-"""Characters of an exception that a model is shown. More is rarely news, and may be somebody's secret."""
+"""Characters of an exception that a model is shown. More is rarely useful, and may be a secret."""
 MOST_SAID: Final = 4_000
-"""Characters of what a tool says on purpose."""
+"""Characters of a message that a tool raises on purpose."""
 
 
 def failure_text(error: BaseException) -> str:
-    """An exception in a tool as the text of an error result: its type and message, shortened."""
+    """Return an exception of a tool as the text of an error result: its type and message, shortened."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(words(error).split())
     if isinstance(error, ArgumentsUnfit | ToolFailed | ToolTimedOut):
-        # These were written to be read: the name of a class would add nothing.
+        # These messages were written for readers: a class name would add nothing.
         return _cut(text.removeprefix(f"{type(error).__name__}: "), MOST_SAID)
     return _cut(text, MOST_SHOWN)
 

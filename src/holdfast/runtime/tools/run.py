@@ -1,8 +1,9 @@
-"""Running a tool's function to its end, within its time, so that nothing it raises looks like something else.
+"""Running a tool's function within its time limit, so that its exceptions cannot be mistaken for others.
 
-A tool is others' code. Its exceptions come out as they are, with six exceptions: leaving the process,
-KeyboardInterrupt, cancelling itself, GeneratorExit and StopIteration would end or hang whoever waits for it, or the
-loop that all others wait on, and what comes after its time is ToolTimedOut.
+A tool is user code. Its exceptions pass through, with six exceptions: SystemExit, KeyboardInterrupt, a cancellation of
+itself, GeneratorExit and StopIteration would end or hang the waiter, or the event loop that all others share, and
+exceeding the time limit raises ToolTimedOut.
+
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from holdfast.errors import ToolFailed, ToolTimedOut
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a function in a thread. Cancelling the await must let go of it, even while the function goes on."""
+"""A runner of functions in a thread. Cancelling the await must abandon the thread, even while the function goes on."""
 
 
 async def run_function(
@@ -27,7 +28,7 @@ async def run_function(
     is_async: bool,
     timeout: float | None,
 ) -> Any:
-    """Await an `async def`, or run a `def` in a thread. Its time runs from when it begins."""
+    """Await an `async def`, or run a `def` in a thread. The time limit starts when the function does."""
     try:
         async with asyncio.timeout(timeout if is_async else None) as timer:
             if is_async:
@@ -36,23 +37,23 @@ async def run_function(
             return await in_thread(lambda: begun() or _called(name, function, given))
     except TimeoutError:
         if not timer.expired():
-            raise  # The tool's own: something that it waited for.
+            raise  # The tool's own: something it waited for timed out.
         raise ToolTimedOut(
             f"{name} did not end within {timeout:g} seconds. It may or may not have taken effect."
         ) from None
 
 
 def _starting(timer: asyncio.Timeout, timeout: float | None) -> Callable[[], None]:
-    """What a thread calls when it begins, however long that took."""
+    """Return the function that starts the time limit, called by the thread when it begins."""
     loop = asyncio.get_running_loop()
 
     def timed() -> None:
-        with suppress(RuntimeError):  # It has ended already.
+        with suppress(RuntimeError):  # It has already ended.
             timer.reschedule(loop.time() + (timeout or 0))
 
     def begun() -> None:
         if timeout is not None:
-            with suppress(RuntimeError):  # The loop is closed, and whoever waited in it is gone.
+            with suppress(RuntimeError):  # The loop is closed, and its waiters are gone.
                 loop.call_soon_threadsafe(timed)
 
     return begun
@@ -67,16 +68,16 @@ async def _awaited(name: str, function: Callable[..., Any], given: dict[str, Any
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise  # Somebody wants this to stop.
+            raise  # A cancellation from outside.
         raise _cancelled(name) from None
     except GeneratorExit:
         if own is None or _task() is not own:
-            raise  # Nobody runs this any more: it is being closed, and may not go on.
+            raise  # The coroutine is being closed, and must not go on.
         raise _exiting(name) from None
 
 
 def _task() -> asyncio.Task[Any] | None:
-    """The task that runs here, if one does."""
+    """Return the current task, if there is one."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -1,25 +1,15 @@
-"""JSON schemas of Python types, as providers take them: an object at the top, no type left to guess.
+"""JSON schemas of Python types, as providers accept them: an object at the top, every type explicit.
 
-Everything is written out where it is used. Only a type that holds itself is named under `$defs`, because it
-could not be written out. Objects take no properties but their own. What has no form in JSON is refused, with
-what to use instead.
+Every schema is written out where it is used. Only a recursive type is named under `$defs`, because it could not be
+written out. Objects accept only their own properties. A type without a form in JSON is refused, with advice on what to
+use instead.
 
-Schemas in the form that OpenAI's strict mode takes, in which a model can write nothing that does not fit.
+In OpenAI's strict mode every property is required; an optional property becomes nullable, and null is read as left
+out. Schemas that strict mode cannot enforce, such as objects with any keys, are refused when the tool is made.
 
-Every property is required there; what may be left out elsewhere may be null instead, and is read as left out. What
-that mode cannot hold a model to, such as objects with any keys, is refused when the tool is made, not when a model
-is called.
+Descriptions come from docstrings, with parameters in Google, NumPy or Sphinx style. Anything in a docstring that is
+not understood is left out: it is never a reason to refuse a function.
 
-Docstrings read for a model: what a function does, and what each of its parameters means.
-
-The first paragraph describes the function. Parameters are found in the three ways that people write them:
-
-    Args:                     Parameters              :param city: Where to look.
-        city: Where to look.  ----------
-                              city : str
-                                  Where to look.
-
-Whatever is not understood is left out: a docstring is never a reason to refuse a function.
 """
 
 from __future__ import annotations
@@ -47,7 +37,7 @@ _PLAIN: Final[Mapping[type, Schema]] = {
     types.TimeType: {"type": "string", "format": "time"},
     types.TimeDeltaType: {"type": "string", "format": "duration"},
     types.UUIDType: {"type": "string", "format": "uuid"},
-    # A pattern, because only strings that a model is held to arrive without losing digits.
+    # A pattern, because only as strings do the digits arrive exactly.
     types.DecimalType: {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"},
     types.BytesType: {"type": "string", "contentEncoding": "base64"},
 }
@@ -68,18 +58,18 @@ _NAMES: Final[Mapping[type, str]] = {str: "string", int: "integer", bool: "boole
 
 
 def schema_of(kind: Any) -> Schema:
-    """The schema of one type, with `$defs` if it holds itself."""
+    """Return the schema of one type, with `$defs` if it is recursive."""
     shapes = Shapes()
     found = shapes.of(kind)
     if not shapes.named:
         return found
-    # A reference at the top says nothing by itself: what it refers to stands there instead.
+    # A bare reference at the top says nothing: inline what it refers to.
     whole = shapes.named[found["$ref"].removeprefix(REFERENCE)] if "$ref" in found else found
     return {**whole, "$defs": shapes.named}
 
 
 class Shapes:
-    """Schemas of types that belong together, so that they share what has to be named."""
+    """A builder of schemas for types that belong together, so that they share `$defs`."""
 
     def __init__(self) -> None:
         self.named: dict[str, Schema] = {}
@@ -87,7 +77,7 @@ class Shapes:
         self._names: dict[object, str] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of one type, or InvalidValue that says what to use instead."""
+        """Return the schema of one type; raise an InvalidValue that says what to use instead."""
         try:
             msgspec.json.Decoder(kind, dec_hook=lambda _kind, _value: None)
             return self._of(types.type_info(kind))
@@ -114,7 +104,7 @@ class Shapes:
         return self._of_many(info)
 
     def _of_many(self, info: types.Type) -> Schema:
-        """What holds others."""
+        """Return the schema of a type that holds others."""
         if isinstance(info, _LISTS):
             unique = {"uniqueItems": True} if isinstance(info, _SETS) else {}
             return {"type": "array", "items": self._of(info.item_type), **unique, **_limits(info, _LIST)}
@@ -134,7 +124,7 @@ class Shapes:
         alike = all(item == items[0] for item in items)
         if alike:
             return {"type": "array", "items": items[0] if items else {}, **size}
-        # `items` says nothing more than `prefixItems`, for readers that know only the one.
+        # `items` adds nothing to `prefixItems`, but is there for readers that know only `items`.
         return {"type": "array", "prefixItems": items, "items": {"anyOf": items}, **size}
 
     def _of_dict(self, info: Any) -> Schema:
@@ -168,7 +158,7 @@ class Shapes:
         return found
 
     def _resolved(self, node: Any, defs: Mapping[str, Any], model: Any) -> Any:
-        """A model's own schema with its references written out, and none of the words that only some understand."""
+        """Return a Pydantic schema with its references inlined, and without keywords that few providers understand."""
         if isinstance(node, list):
             return [self._resolved(one, defs, model) for one in node]
         if not isinstance(node, dict):
@@ -190,7 +180,7 @@ class Shapes:
         return kept
 
     def _once(self, place: object, make: Callable[[], Schema]) -> Schema:
-        """Written out, or a reference if it is being written out already."""
+        """Return the schema written out, or a reference if it is already being written out."""
         if place in self._open:
             return {"$ref": f"{REFERENCE}{self._name(place)}"}
         self._open.append(place)
@@ -213,7 +203,7 @@ class Shapes:
 
 
 def object_of(properties: dict[str, Schema], required: list[str]) -> Schema:
-    """An object with these properties and no others. What they name is named at the top, where references look."""
+    """Return the schema of an object with only these properties. Their `$defs` move to the top."""
     named = {name: one for schema in properties.values() for name, one in schema.get("$defs", {}).items()}
     bare = {name: {word: one for word, one in schema.items() if word != "$defs"} for name, schema in properties.items()}
     found: Schema = {"type": "object", "properties": bare, "required": required, "additionalProperties": False}
@@ -221,13 +211,13 @@ def object_of(properties: dict[str, Schema], required: list[str]) -> Schema:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a type is a Pydantic model. Pydantic is never imported for this: who made a model has done so."""
+    """Return True if a type is a Pydantic model. Pydantic is not imported here: the model's module did that."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def named(kind: Any) -> str:
-    """A type as its user wrote it."""
+    """Return a type's name as its user wrote it."""
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 
 
@@ -243,7 +233,7 @@ def _one_of(values: Iterable[Any]) -> Schema:
 
 
 def default_of(value: Any) -> Schema:
-    """What a default is in JSON; nothing where it has no such form, or is made anew each time."""
+    """Return a default as a schema entry; empty if it has no form in JSON or comes from a factory."""
     if value is msgspec.NODEFAULT or value is msgspec.UNSET:
         return {}
     try:
@@ -253,7 +243,7 @@ def default_of(value: Any) -> Schema:
 
 
 def _own_doc(kind: Any) -> str | None:
-    """A class's docstring, if somebody wrote it: dataclasses have one that only repeats their fields."""
+    """Return a class's docstring, unless it is the one that dataclasses generate from their fields."""
     cls = get_origin(kind) or kind
     doc = cls.__dict__.get("__doc__")
     return None if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}(") else doc
@@ -265,7 +255,7 @@ _INSTEAD: Final = "Use types with named fields, or leave strict out."
 
 
 def strict_form(schema: Schema) -> Schema:
-    """A schema as strict mode takes it, or InvalidValue that says what it cannot hold."""
+    """Convert a schema for strict mode; raise an InvalidValue that says what it cannot enforce."""
     if not any(word in schema for word in ("type", "anyOf", "enum", "const", "$ref")):
         raise InvalidValue(f"strict cannot hold a model to a value of any type. {_INSTEAD}")
     if "prefixItems" in schema:
@@ -302,7 +292,7 @@ def _closed(schema: Schema, kept: Schema) -> Schema:
 
 
 def takes_null(schema: Schema) -> bool:
-    """Whether null is a value of its own here, rather than one that was left out."""
+    """Return True if null is a value of its own here, rather than a sign that the property was left out."""
     if "anyOf" in schema:
         return any(takes_null(one) for one in schema["anyOf"])
     if "enum" in schema:
@@ -320,7 +310,7 @@ _FIELD: Final = re.compile(r"^:\w[^:]*:")
 
 
 def described(doc: str | None) -> tuple[str | None, dict[str, str]]:
-    """The description in a docstring, if it has one, and that of each parameter it names."""
+    """Return the description in a docstring, if there is one, and the description of each parameter it names."""
     lines = inspect.cleandoc(doc).splitlines() if doc else []
     found = {**dict(_google(lines)), **dict(_numpy(lines)), **dict(_sphinx(lines))}
     return _first_paragraph(lines), {name.lstrip("*"): text for name, text in found.items() if text}
@@ -353,7 +343,7 @@ def _google(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _indented_below(lines: list[str]) -> list[str]:
-    """The indented lines that follow a heading."""
+    """Return the indented lines that follow a heading."""
     taken = []
     for line in lines:
         if line.strip() and line == line.lstrip():
@@ -363,7 +353,7 @@ def _indented_below(lines: list[str]) -> list[str]:
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """`name (type): text`, each with the deeper lines that go on with it."""
+    """Yield `name (type): text` entries, each with the deeper lines that continue it."""
     depth = min((_indent(line) for line in lines if line.strip()), default=0)
     name, words = "", list[str]()
     for line in lines:
@@ -394,7 +384,7 @@ def _numpy(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _shared(names: list[str], words: list[str]) -> Iterator[tuple[str, str]]:
-    """`x, y : int` describes both."""
+    """Yield one text for several names: `x, y : int` describes both."""
     text = _joined(words)
     for name in names:
         yield name, text

@@ -1,4 +1,4 @@
-"""A function's signature read as a tool: its name, what it is for, its parameters, and where the call goes."""
+"""A function's signature read as a tool: its name, description and parameters, and the parameter for the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool is made of. `call` names the parameter that the call itself is given as."""
+    """The parts of a tool, read from its function. `call` names the parameter that receives the call itself."""
 
     name: str
     description: str | None
@@ -29,7 +29,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature_of(function: Any, name: str | None = None, description: str | None = None) -> Signature:
-    """The signature of a typed function, or InvalidValue that says what to change."""
+    """Read the signature of a typed function; raise an InvalidValue that says what to change."""
     title = _named(function, name)
     parameters, hints = _parameters(title, function), _hints(title, function)
     text, about = described(inspect.getdoc(function))
@@ -61,7 +61,7 @@ def signature_of(function: Any, name: str | None = None, description: str | None
 
 
 def check_name(name: Any) -> str:
-    """A name that every provider takes."""
+    """Return a name that every provider accepts; refuse others."""
     if not isinstance(name, str) or not is_tool_name(name):
         raise InvalidValue(
             f"{name!r:.80} cannot name a tool. Use 1 to 64 letters of a-z and A-Z, digits, _ and -; "

@@ -1,8 +1,8 @@
-"""Tools from all that may be given as tools: functions, tools, the history's own, and sources such as MCP servers.
+"""Tools from everything that may be given as one: functions, tools, history tools, sources such as MCP servers.
 
-The tools for an agent's own past, as tools of its turns: reading on where a pack stopped, and searching.
+History tools read on where a pack stopped, and search the agent's own past. Each use is journaled like any other tool
+call of the turn. They change nothing, so an interrupted call simply runs again.
 
-Each use is journaled as any other tool call of the turn. They change nothing, so a torn one simply runs again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.runtime.tools.tool import AnyTool, Tool, tool
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Something that has tools, and knows which only when it is asked."""
+    """A source of tools that are known only on request."""
 
     async def tools(self) -> Sequence[AnyTool]: ...
 
@@ -33,7 +33,7 @@ ToolLike = AnyTool | Callable[..., Any] | HistoryTools | AsyncHistoryTools | Too
 
 
 def given_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, ...]:
-    """What was given as tools, checked: functions become tools, and sources stay what they are. No I/O."""
+    """Check the given tools: functions become tools, and sources stay as they are. No I/O."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InvalidValue("tools must be a list of functions, tools or sources of tools.")
     found: list[AnyTool | ToolSource] = []
@@ -44,7 +44,7 @@ def given_tools(given: Iterable[ToolLike] | str) -> tuple[AnyTool | ToolSource, 
 
 
 async def tools_from(given: Iterable[ToolLike]) -> dict[str, AnyTool]:
-    """Every tool by its name, in the order given, with those that the sources have now."""
+    """Return all tools by name, in the order given, with the current tools of the sources."""
     found: list[AnyTool] = []
     for one in given_tools(given):
         found += [one] if isinstance(one, Tool) else await _asked(one)
@@ -85,7 +85,7 @@ def _by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
 
 
 def _of_history(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) -> AnyTool:
-    """One of the tools for an agent's own past. It changes nothing, so it may run again."""
+    """Make a tool of one history tool. It changes nothing, so it may run again."""
     if isinstance(history, AsyncHistoryTools):
 
         async def looked(**arguments: Any) -> str:
@@ -100,17 +100,17 @@ def _of_history(history: HistoryTools | AsyncHistoryTools, definition: ToolDef) 
 
 
 class HistoryTool(Tool[..., str]):
-    """One of them. Whatever a model writes into a call, it gets an answer that says what to do instead."""
+    """A tool for the agent's own past. Any call, however malformed, gets an answer that says what to do instead."""
 
     def __init__(self, definition: ToolDef) -> None:
         super().__init__(_look, definition, if_interrupted="retry")
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """As they are: what is meant by them is found out when they are used."""
+        """Return the arguments unparsed: they are interpreted when the tool runs."""
         return {"arguments": arguments}
 
     async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> str:
-        """What the call gives."""
+        """Run the call and return its answer."""
         assert isinstance(call, ToolCall), "a tool that is not async gets the plain call"
         found: str = await in_thread(lambda: _look(call, self.name, args["arguments"]))
         return found
@@ -125,5 +125,5 @@ def _look(call: ToolCall, name: str, arguments: str) -> str:
 
 
 def history_tools() -> dict[str, AnyTool]:
-    """Both, by name."""
+    """Return the history tools by name."""
     return {definition.name: HistoryTool(definition) for definition in HISTORY_TOOLS}

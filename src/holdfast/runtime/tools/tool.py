@@ -1,15 +1,14 @@
-"""`@tool`: a typed function becomes something that a model can call, and is still a function.
+"""`@tool`: makes a typed function callable by a model, while it stays a function.
 
     @tool(needs_approval=lambda amount: amount > 100, timeout=20)
     def refund(order: int, amount: float, call: ToolCall) -> str:
         "Pay an order back."
         return shop.refund(order, amount, idempotency_key=call.key)
 
-Everything that could be wrong with it is said when it is made, not when a model calls it. What the model is told
-comes from the hints and the docstring. A parameter of the type ToolCall (AsyncToolCall in an `async def`) is given
-by whoever runs the tool, and the model never hears of it.
+Mistakes are reported when the tool is made, not when a model calls it. The model's description comes from the type
+hints and the docstring. A parameter of the type ToolCall (AsyncToolCall in an `async def`) is filled in by the
+runtime; the model never sees it. Where it is in doubt whether a call needs approval, it does.
 
-Whether somebody has to agree before a tool runs. In doubt, somebody has to.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _WAYS: Final = get_args(IfInterrupted)
 
 
 class Tool(Generic[P, R]):
-    """A function with what a model is told about it and what becomes of its calls. Made by `@tool`."""
+    """A function with its description for a model and the rules for its calls. Made by `@tool`."""
 
     def __init__(
         self,
@@ -79,12 +78,12 @@ class Tool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
+        """The tool's name for the model."""
         return self.definition.name
 
     @property
     def description(self) -> str | None:
-        """What the model is told that it does."""
+        """The description that the model is given."""
         return self.definition.description
 
     @property
@@ -94,15 +93,15 @@ class Tool(Generic[P, R]):
 
     @property
     def wants_call(self) -> bool:
-        """Whether it has a parameter for the call itself."""
+        """True if it has a parameter for the call itself."""
         return self._signature is not None and self._signature.call is not None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself, as if it were no tool."""
+        """Call the function itself, as if it were no tool."""
         return self.function(*args, **kwargs)
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Arguments as a model wrote them, as values for the function. ArgumentsUnfit says what to correct."""
+        """Read arguments as a model wrote them as values for the function. ArgumentsUnfit says what to correct."""
         if self._signature is not None:
             return read_arguments(self.name, arguments, self._signature.schema, self._signature.kinds)
         given = read_object(self.name, arguments)
@@ -110,18 +109,18 @@ class Tool(Generic[P, R]):
         return given
 
     def unsaid(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """What it uses for what is not among these values, as far as that has a form in JSON."""
+        """Return the defaults of arguments that are not among these values, as far as they have a form in JSON."""
         return unsaid(self.parameters if self._signature is None else self._signature.schema, args)
 
     def approval_needed(self, args: Mapping[str, Any]) -> bool:
-        """Whether somebody has to say yes before it runs with these values. A predicate that fails says yes to that."""
+        """Return True if a person must approve a run with these values. A predicate that fails counts as True."""
         return is_needed(self.needs_approval, {**(self._signature.defaults if self._signature else {}), **args})
 
     async def run(self, args: Mapping[str, Any], call: object, in_thread: InThread) -> R:
-        """Run it with values that `read` gave: an `async def` right here, a `def` in a thread.
+        """Run the tool with values from `read`: an `async def` right here, a `def` in a thread.
 
-        Over its time ToolTimedOut is raised. A thread cannot be stopped: what it does then goes on, and what it
-        gives is dropped.
+        Raises ToolTimedOut after its timeout. A thread cannot be stopped: its work then goes on, and its result is
+        dropped.
         """
         given = dict(args)
         if self._signature is not None and self._signature.call is not None:
@@ -167,11 +166,11 @@ def tool(
 ) -> Any:
     """Make a tool of a typed function, bare as `@tool` or with options.
 
-    `needs_approval` is whether somebody has to agree first: yes, no, or a function of the arguments by their names.
-    `if_interrupted` says what becomes of a call that was begun and has no outcome: ask somebody, retry with the same
-    key because it is idempotent, or fail. Left out, somebody is asked after a crash, and after its `timeout`, in
-    seconds, the model is told that it may have run. `tokens` is the grant of the frame that each call runs in.
-    `strict` holds the model to the schema where a provider offers that.
+    `needs_approval` says whether a person has to agree first: True, False, or a function of the arguments by name.
+    `if_interrupted` is the policy for a call that was begun and has no outcome: ask a person, retry with the same key
+    because it is idempotent, or fail. By default a person is asked after a crash, and after the `timeout`, in seconds,
+    the model is told that the call may have run. `tokens` is the grant of the frame that each call runs in. `strict`
+    holds the model to the schema where a provider offers that.
     """
 
     def made(function: Callable[..., Any]) -> AnyTool:
@@ -223,7 +222,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Approval:
-    """`needs_approval` checked: yes, no, or a function of some of the arguments by name, or of `args` as a mapping."""
+    """Check `needs_approval`: a bool, or a function of some of the arguments by name, or of `args` as a mapping."""
     if isinstance(given, bool):
         return given
     if not callable(given):
@@ -241,7 +240,7 @@ def approving(tool: str, given: Any, parameters: Mapping[str, Any] | None) -> Ap
 
 
 def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
-    """The verdict for these arguments. A predicate that fails, or does not decide, has not said no."""
+    """Return True if these arguments need approval. A predicate that fails, or does not decide, counts as True."""
     if isinstance(needs, bool):
         return needs
     try:
@@ -251,7 +250,7 @@ def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
         else:
             verdict = needs(**{name: value for name, value in args.items() if wanted is None or name in wanted})
         if inspect.iscoroutine(verdict):
-            verdict.close()  # Nobody will await it, and it is no verdict.
+            verdict.close()  # It is never awaited, and is no verdict.
             return True
         return bool(verdict)
     except Exception:  # noqa: BLE001  it is the caller's own code
@@ -259,7 +258,7 @@ def is_needed(needs: Approval, args: Mapping[str, Any]) -> bool:
 
 
 def _wanted(predicate: Callable[..., Any]) -> list[str] | None:
-    """The names that a predicate takes; None if it takes all."""
+    """Return the names of the arguments that a predicate takes; None if it takes all."""
     try:
         parameters = inspect.signature(predicate).parameters
     except (TypeError, ValueError):

@@ -1,11 +1,9 @@
-"""Files below one folder: never through a symbolic link, never half written, gone or there after a power cut.
+"""Files below one folder: no symbolic link is followed, and after a power cut a file is whole or absent.
 
-Every folder is opened from the one above it, so nothing that is planted or swapped meanwhile leads
-elsewhere. A file is written beside its place, synced, and renamed into it; then the folder is synced.
+Every folder is opened from its parent, so a path that is planted or swapped meanwhile leads nowhere
+else. A file is written under a temporary name, synced, and renamed; then the folder is synced. Errors
+of the operating system become holdfast's own, and each names the file or folder.
 
-Finding files below a folder: every one that may be asked for, no link followed, and what the dead left removed.
-
-What the operating system says about files, as holdfast's own errors. Each names the file or folder.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _ONLY
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _ONLY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ONLY
 UNFINISHED = ".new-"
-"""How names of unfinished files begin. No key's file begins with a dot."""
+"""The prefix of unfinished files' names. No key's file begins with a dot."""
 
 _numbers = itertools.count()
 
 
 def sync(handle: int) -> None:
-    """Have a file's bytes, or a folder's names, on disk."""
+    """Flush a file's bytes, or a folder's names, to disk."""
     os.fsync(handle)
 
 
 class Tree:
-    """A folder and what is below it. Paths are tuples of names."""
+    """A folder and everything below it. Paths are tuples of names."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,32 +45,32 @@ class Tree:
             self._handle: int | None = os.open(root, _FOLDER)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent may have held."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._gate = threading.Lock()
 
     def close(self) -> None:
-        """Let go of the folder. What is being done in other threads is finished."""
+        """Close the folder. Operations under way in other threads complete."""
         with self._gate:
             handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
 
     def top(self) -> int:
-        """The folder itself, as a handle for the caller to close."""
+        """Return a handle of the root folder, which the caller closes."""
         with self._gate:
             if self._handle is None:
                 raise Closed
             return os.dup(self._handle)
 
     def path(self, names: Sequence[str]) -> Path:
-        """Where it is, to be shown to people."""
+        """Return the full path, for messages."""
         return self.root.joinpath(*names)
 
     # folders
 
     @contextmanager
     def folder(self, names: Sequence[str], *, make: bool = False) -> Iterator[int | None]:
-        """A folder's handle; None if it does not exist and is not to be made."""
+        """Yield a folder's handle, or None if it does not exist and `make` is False."""
         handle = self.open(names, make=make)
         try:
             yield handle
@@ -81,7 +79,7 @@ class Tree:
                 os.close(handle)
 
     def open(self, names: Sequence[str], *, make: bool = False) -> int | None:
-        """The same for the caller to close."""
+        """Return a folder's handle, which the caller closes, or None as `folder` does."""
         handle = self.top()
         for depth in range(len(names)):
             try:
@@ -94,7 +92,7 @@ class Tree:
         return handle
 
     def step(self, above: int, names: Sequence[str], depth: int, *, make: bool = False) -> int | None:
-        """One folder further down: the one of this depth in the path, from the one above it."""
+        """Open the folder at this depth of the path from its parent's handle."""
         name = names[depth]
         for _ in range(2):
             try:
@@ -107,12 +105,12 @@ class Tree:
             try:
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
-                pass  # Made by somebody just now.
+                pass  # Another process has just made it.
             sync(above)
         raise Unavailable(f"{self.path(names)} vanishes as soon as it is made. Nothing was written.")
 
     def _refuse(self, above: int, names: Sequence[str], error: OSError, wanted: str) -> NoReturn:
-        """Say what is in the way, if something is."""
+        """Raise an error that names the obstacle, if there is one."""
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
             try:
                 mode = os.stat(names[-1], dir_fd=above, follow_symlinks=False).st_mode
@@ -122,7 +120,7 @@ class Tree:
         raise error
 
     def remove_empty(self, names: Sequence[str]) -> None:
-        """Remove a folder and those above it, as long as they are empty."""
+        """Remove a folder and its parents, as long as they are empty."""
         for depth in range(len(names), 0, -1):
             with self.folder(names[: depth - 1]) as above:
                 try:
@@ -131,12 +129,12 @@ class Tree:
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    return  # It is in use again, or still.
+                    return  # Not empty.
 
     # files
 
     def read(self, folder: int, names: Sequence[str]) -> bytes | None:
-        """A file's bytes, or None if there is none. The last of the names is the file's."""
+        """Return a file's bytes, or None if it does not exist. The last of the names is the file's."""
         try:
             handle = os.open(names[-1], _READ, dir_fd=folder)
         except FileNotFoundError:
@@ -153,7 +151,7 @@ class Tree:
             os.close(handle)
 
     def has(self, folder: int, names: Sequence[str]) -> bool:
-        """Whether there is such a file."""
+        """Return True if the file exists."""
         try:
             mode = os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -163,7 +161,7 @@ class Tree:
         return True
 
     def write(self, folder: int, name: str, body: bytes) -> None:
-        """Put a file in place, whole. Returns once it is on disk."""
+        """Write a whole file and return once it is on disk."""
         handle, unfinished = _create(folder)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -175,12 +173,12 @@ class Tree:
             try:
                 os.unlink(unfinished, dir_fd=folder)
             except OSError:
-                pass  # What cannot be removed now is removed when it is old.
+                pass  # An unfinished file that stays behind is removed when it is old.
             raise
         settle(folder)
 
     def unlink(self, folder: int, name: str) -> None:
-        """Remove a file for good."""
+        """Delete a file durably."""
         os.unlink(name, dir_fd=folder)
         settle(folder)
 
@@ -191,11 +189,11 @@ def _create(folder: int) -> tuple[int, str]:
         try:
             return os.open(name, _CREATE, 0o600, dir_fd=folder), name
         except FileExistsError:
-            pass  # Left by a process of the same number that was killed.
+            pass  # Left by a killed process with the same id.
 
 
 def settle(folder: int) -> None:
-    """Have a folder's names on disk. They changed already, so an error leaves it open whether they stay."""
+    """Sync a folder whose names changed. On an error it is unknown whether the change survives."""
     try:
         sync(folder)
     except OSError as error:
@@ -203,7 +201,7 @@ def settle(folder: int) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for nobody else, unless it is there; the one above it must be."""
+    """Create a private folder unless it exists; its parent must exist."""
     with reporting(folder):
         try:
             folder.mkdir(mode=0o700)
@@ -221,13 +219,13 @@ def make_private(folder: Path) -> None:
 
 
 ABANDONED_SECONDS = 3600
-"""An unfinished file of this age belongs to nobody any more."""
+"""The age in seconds from which an unfinished file counts as abandoned."""
 
 Names = tuple[str, ...]
 
 
 def walk(tree: Tree, home: Sequence[str], enter: Callable[[Names], bool], now: float) -> list[Names]:
-    """Paths of all files below a folder, as seen from there; only folders that are to be entered."""
+    """Return the relative paths of all files below a folder, entering only folders that `enter` accepts."""
     found: list[Names] = []
     waiting: list[Names] = [()]
     at: Names = ()
@@ -236,7 +234,7 @@ def walk(tree: Tree, home: Sequence[str], enter: Callable[[Names], bool], now: f
         while waiting:
             path = waiting.pop()
             names = (*home, *path)
-            # From the folder above it where that is still open: keys can be hundreds of folders deep.
+            # From the parent's handle where that is still open: keys can be hundreds of folders deep.
             near = handle is not None and path and path[:-1] == at
             child = tree.step(handle, names, len(names) - 1) if near and handle is not None else tree.open(names)
             if handle is not None:
@@ -268,16 +266,16 @@ def _listed(tree: Tree, folder: int, names: Sequence[str], now: float) -> tuple[
 
 
 def _forget(folder: int, item: os.DirEntry[str], now: float) -> None:
-    """Remove what a killed writer left, once nobody can be writing it."""
+    """Remove a killed writer's unfinished file, once it is too old to be in use."""
     try:
         if item.name.startswith(UNFINISHED) and item.stat(follow_symlinks=False).st_mtime < now - ABANDONED_SECONDS:
             os.unlink(item.name, dir_fd=folder)
     except OSError:
-        pass  # Somebody else was first, or this is no place to write.
+        pass  # Another process removed it, or the folder is read-only.
 
 
 def may_hold(text: str | None, prefix: str, after: str | None) -> bool:
-    """Whether a folder whose keys begin like this can have any of a page. Where its names do not say, look."""
+    """Return True if a folder whose keys begin with `text` can hold keys of a page; None means unknown."""
     if text is None:
         return True
     if not (text.startswith(prefix) or prefix.startswith(text)):
@@ -287,7 +285,7 @@ def may_hold(text: str | None, prefix: str, after: str | None) -> bool:
 
 @contextmanager
 def reporting(place: Path) -> Iterator[None]:
-    """Errors of the operating system as holdfast's own."""
+    """Translate errors of the operating system into holdfast's own."""
     try:
         yield
     except OSError as error:
@@ -307,13 +305,13 @@ def _translated(error: OSError, place: Path) -> HoldfastError:
 
 
 def in_the_way(place: Path, mode: int, wanted: str) -> Refused:
-    """Something is where a file or folder of ours should be."""
+    """Return the error for something that is in the place of a file or folder of the store."""
     what = "a symbolic link, and none is followed" if stat.S_ISLNK(mode) else f"not {wanted}"
     return Refused(f"{place} is {what}. Remove it; nothing was read or written through it.")
 
 
 def unsettled(error: OSError) -> OutcomeUnknown:
-    """A change was made, and is perhaps not on disk."""
+    """Return the error for a change that was made but may not be on disk."""
     return OutcomeUnknown(
         f"The folder could not be synced ({error.strerror}), so the change may be lost with the power. "
         "Read the key again, and write it again if need be."

@@ -1,13 +1,14 @@
-"""An entry as a file: JSON, or Markdown with the value as its body. Both give back exactly what was written.
+"""An entry as a file, and the names of files.
 
-In both, a field is a line. Fields that say nothing are left out.
+The content is JSON, or Markdown with the value as its body. Both restore exactly what was written. In both, a field
+is a line, and fields with default values are left out.
 
-Names on disk: every scope and key has one path, no two share one, and none leads out of the folder.
+Every scope and key has one path, no two share one, and none leads out of the folder. Names are encoded, never
+cleaned. Lower-case letters, digits, `-`, `_` and single dots inside a name stay as they are; every character that a
+file system may fold, forbid, reserve or confuse becomes `%XX`, byte by byte of UTF-8. So a name identifies its key,
+even on disks that ignore case or forbid colons. `%` is followed by two capital hex digits or by one of two words
+that are no digits: the empty segment, and the digest of a segment that is too long.
 
-Names are encoded, never cleaned. Small letters, digits, `-`, `_` and single dots inside a name stay as they are;
-whatever a file system may fold, forbid, reserve or confuse becomes `%XX`, byte by byte of UTF-8. So a name
-says which key it is, on disks that know no case and on those that know no colon. `%` is followed by two digits in
-capitals or by one of two words that are no digits: the empty segment, and the digest of one that is too long.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Damaged(Exception):
 
 
 class _File(msgspec.Struct, kw_only=True):
-    """What a file holds. `body` says what the text below the front matter is."""
+    """The content of an entry's file. `body` tells the kind of text below the front matter."""
 
     key: str
     version: int
@@ -60,7 +61,7 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def written(kind: str, key: str, entry: Stored) -> bytes:
-    """The bytes of an entry's file."""
+    """Return the bytes of an entry's file."""
     try:
         value = msgspec.json.decode(entry.value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -82,7 +83,7 @@ def _lines(key: str, entry: Stored) -> list[tuple[str, bytes]]:
 
 
 def read(kind: str, data: bytes) -> tuple[str, Stored]:
-    """The key and the entry of a file; raises Damaged if it holds none."""
+    """Return the key and the entry of a file; raise DamagedFile if it holds none."""
     try:
         return _read_json(data) if kind == "json" else _read_markdown(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -122,7 +123,7 @@ Path = tuple[str, ...]
 SUFFIXES: Final = {"json": ".json", "markdown": ".md"}
 KINDS_OF_FILE: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
 LONGEST: Final = 200
-"""Bytes of an encoded segment. File systems take 255, and a suffix comes behind it."""
+"""The longest encoded segment in bytes. File systems take 255, and a suffix follows it."""
 
 _EMPTY = "%empty"
 _DIGEST = "%sha256-"
@@ -131,21 +132,21 @@ _ODD = re.compile(r"[^a-z0-9_.-]|\A\.|\.\Z|\.(?=\.)|(?<=\.)\.|\.(?=(?:json|md)\Z
 _DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 )
-"""What Windows takes for a device, also with a suffix."""
+"""The names that Windows takes for devices, also with a suffix."""
 
 
 def key_path(key: str) -> Path:
-    """The folders of a key below its scope, and its file without suffix."""
+    """Return the folders of a key below its scope, and its file name without suffix."""
     segments = key.split("/")
     names = [encoded(segment) for segment in segments]
-    # `thread/t1` in session/s1 is a key. Scope session/s1/thread/t1 has that very folder, so the key's is spelled out.
+    # `thread/t1` in session/s1 is a key. Scope session/s1/thread/t1 has that very folder, so the key's name is escaped.
     if len(names) > 1 and segments[0] in KINDS:
         names[0] = _spelled(names[0])
     return tuple(names)
 
 
 def key_of(names: Sequence[str]) -> str | None:
-    """The key that has this path; None if no key has, because somebody else put something there."""
+    """Return the key of a path, or None if the path is no key's, such as a foreign file's."""
     segments = [_decoded(name) for name in names]
     if None in segments:
         return None
@@ -154,19 +155,19 @@ def key_of(names: Sequence[str]) -> str | None:
 
 
 def digested(names: Sequence[str]) -> bool:
-    """Whether a path only says the digest of a key, which then stands in its file."""
+    """Return True if a path holds only the digest of a key, which is then stored in the file."""
     return any(name.startswith(_DIGEST) for name in names)
 
 
 def folder_text(names: Sequence[str]) -> str | None:
-    """What every key in a folder begins with, or None if its names do not say."""
+    """Return the common prefix of all keys in a folder, or None if its names do not tell."""
     segments = [_decoded(name) for name in names]
     return None if None in segments else "".join(f"{segment}/" for segment in segments)
 
 
 @lru_cache(maxsize=1024)
 def scope_paths(scope: str) -> tuple[Path, ...]:
-    """The folder of a scope, and others that it may be found in: operators were once called agents."""
+    """Return the folder of a scope, and older ones it may be in: operators were once called agents."""
     parts = parse_scope(scope).parts
     if not parts:
         return (("global",),)
@@ -175,7 +176,7 @@ def scope_paths(scope: str) -> tuple[Path, ...]:
 
 
 def homes_of(home: Path) -> tuple[Path, ...]:
-    """The same, from one of the folders."""
+    """Return the same folders as `scope_paths`, from one of them."""
     if home[:1] not in (("operator",), ("agent",)):
         return (home,)
     return (("operator", *home[1:]), ("agent", *home[1:]))
@@ -183,7 +184,7 @@ def homes_of(home: Path) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=8192)
 def encoded(segment: str) -> str:
-    """One segment as the name of a file or folder."""
+    """Return one segment as the name of a file or folder."""
     if not segment:
         return _EMPTY
     name = _ODD.sub(lambda found: _percent(found[0]), segment)

@@ -1,8 +1,9 @@
-"""Whose turn it is to write: one writer at a time in a folder, among all threads and processes of a machine.
+"""The write lock of a folder: one writer at a time, among all threads and processes of a machine.
 
-The lock file notes the newest version that was given, so that none is given twice, and what is being changed. If
-a writer is killed, what it changed can be seen and may not be on disk: the next one syncs it before
-anything is built on it.
+The lock file records the newest version given out, so that none is given twice, and the folder being changed. If
+a writer is killed, its change may be visible but not on disk: the next writer syncs that folder before building
+on it.
+
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
-"""No scope's folder begins with a dot."""
+"""The name of the lock file. No scope's folder begins with a dot."""
 
 PATIENCE = 30.0
-"""Seconds that one waits for others, as long as for a journal's lock."""
+"""The seconds to wait for other writers, as long as for a journal's lock."""
 
 _MOST_BYTES = 1 << 16
 _DIGITS = 19
 
 
 class Turn:
-    """The right to change files. What is changed is noted first."""
+    """The right to change files. Each change is recorded in the lock file first."""
 
     def __init__(self, tree: Tree, handle: int) -> None:
         self._tree = tree
@@ -42,13 +43,13 @@ class Turn:
         self._newest, self._unfinished = _noted(handle)
 
     def version(self, previous: int) -> int:
-        """The next version: larger than any before, also than those of entries that are gone and other folders'."""
+        """Return the next version: larger than any before, including deleted entries' and other folders'."""
         self._newest = max(previous, self._newest, SystemClock().now_ms() * 1000) + 1
         return self._newest
 
     @contextmanager
     def changing(self, names: Sequence[str]) -> Iterator[None]:
-        """While a folder is changed. An error leaves the note behind, as a killed process does."""
+        """Record a folder while it is changed. An error leaves the record behind, as a killed process does."""
         if self._unfinished:
             self._finish(self._unfinished.split("/"))
             self._unfinished = ""
@@ -57,10 +58,10 @@ class Turn:
         try:
             self._note("")
         except OSError:
-            pass  # It is done all the same; the next writer syncs it once more.
+            pass  # The change is done; the next writer syncs it once more.
 
     def _finish(self, names: Sequence[str]) -> None:
-        """Sync every folder on the way to what a writer left."""
+        """Sync every folder on the path that a killed writer left."""
         for depth in range(len(names) + 1):
             with self._tree.folder(names[:depth]) as folder:
                 if folder is None:
@@ -68,7 +69,7 @@ class Turn:
                 sync(folder)
 
     def _note(self, unfinished: str) -> None:
-        # A line, read up to its end: what may be behind it for a moment is of an earlier and longer one.
+        # A line, read up to its end: bytes behind it may briefly remain of an earlier, longer line.
         line = f"{self._newest} {unfinished}\n".encode()
         os.pwrite(self._handle, line, 0)
         os.ftruncate(self._handle, len(line))
@@ -78,12 +79,12 @@ def _noted(handle: int) -> tuple[int, str]:
     line, end, _ = os.pread(handle, _MOST_BYTES, 0).partition(b"\n")
     newest, space, unfinished = line.partition(b" ")
     if not (end and space and newest.isdigit() and len(newest) < _DIGITS and unfinished.isascii()):
-        return 0, ""  # New, or not ours: the clock goes on for it.
+        return 0, ""  # New or foreign: versions go on from the clock.
     return int(newest), unfinished.decode("ascii")
 
 
 class Turns:
-    """Gives turns. Threads wait for each other here, processes in the file."""
+    """The write lock. Threads wait on a mutex, processes on the lock file."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -92,7 +93,7 @@ class Turns:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """A child has no turn, and must not keep its parent's alive."""
+        """Release the lock in a child, which must not keep its parent's alive."""
         self._tree.after_fork()
         self._lock = threading.Lock()
         if self._handle is not None:
@@ -101,7 +102,7 @@ class Turns:
 
     @contextmanager
     def take(self) -> Iterator[Turn]:
-        """Wait for the turn, and give it back at the end."""
+        """Wait for the lock and yield the right to write; release it at the end."""
         if not self._lock.acquire(timeout=PATIENCE):
             raise Busy
         try:
@@ -112,7 +113,7 @@ class Turns:
         finally:
             if self._handle is not None:
                 handle, self._handle = self._handle, None
-                # Said aloud: where a child was forked meanwhile, closing would not be enough.
+                # Explicitly: if a child was forked meanwhile, closing the file would not release the lock.
                 fcntl.flock(handle, fcntl.LOCK_UN)
                 os.close(handle)
             self._lock.release()

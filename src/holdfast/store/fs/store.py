@@ -6,7 +6,6 @@
 Any number of threads and processes of one machine may use a folder. Reading takes no lock, since a file is
 replaced whole. Folders are private, and no symbolic link in them is followed.
 
-Finding files of entries whose time is over: every file is looked at, and what is damaged is passed over.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Format = Literal["json", "markdown"]
 
 
 class _File(NamedTuple):
-    """A file that holds an entry, or may."""
+    """A file that holds, or may hold, an entry."""
 
     folder: Names
     name: str
@@ -53,7 +52,7 @@ class _File(NamedTuple):
 
 
 class FsStore:
-    """Entries in files below a folder. Either format is read; what is written gets the one asked for."""
+    """Entries in files below a folder. Both formats are read; new files get the chosen one."""
 
     def __init__(self, root: str | os.PathLike[str], *, format: Format = "json", search: bool = False) -> None:
         if format not in SUFFIXES:
@@ -62,7 +61,7 @@ class FsStore:
             raise Unsupported("This system cannot open files safely below a folder. Use a sqlite store here.")
         self._format = format
         self._search = search
-        # Once and for all: a store is where it was opened, whatever the current folder is by then.
+        # Resolved once: a store stays where it was opened, whatever the current folder is later.
         self.root = Path(root).resolve()
         make_private(self.root)
         self._tree = Tree(self.root)
@@ -83,7 +82,7 @@ class FsStore:
             found: list[tuple[str, Stored]] = []
             for key in self._keys(scope, page.prefix, page.after):
                 entry = self._newest(scope, key)[0]
-                # What others delete meanwhile is passed over.
+                # Entries deleted meanwhile are skipped.
                 if entry is None or not entry.live(page.now):
                     continue
                 if page.lifetime is None or entry.lifetime == page.lifetime:
@@ -93,7 +92,7 @@ class FsStore:
             return found
 
     def search(self, scope: str, wanted: Wanted) -> list[Match]:
-        """How many of the words an entry holds, also as the beginnings of its words: no more is promised here."""
+        """Return live entries scored by the number of terms found, also as prefixes of words; no other ranking."""
         if not self._search:
             return []
         terms = [_searched(spaced(term)) for term in wanted.terms]
@@ -126,16 +125,16 @@ class FsStore:
                 assert folder is not None
                 self._tree.write(folder, place.name, body)
             try:
-                # In its other format, or where agents were: what is new is on disk, so what is old may go.
+                # Old files in the other format, or in the former `agent` folder, may go: the new one is on disk.
                 self._remove(turn, [file for file in files if file != place])
             except (OSError, OutcomeUnknown):
-                pass  # It is older, so it counts for nothing. The next write tries again.
+                pass  # An older file is ignored. The next write tries to remove it again.
             return version
 
     def drop(self, scope: str, key: str, expected: int | None = None, once: str | None = None) -> bool | None:
         with self._turns.take() as turn:
             if expected is None:
-                # Unread: an entry that is damaged can be deleted.
+                # Without reading, so that a damaged entry can be deleted.
                 files = [file for file, folder in self._files(scope, key) if self._tree.has(folder, file.names)]
             else:
                 known, files = self._newest(scope, key)
@@ -145,7 +144,7 @@ class FsStore:
             return bool(files)
 
     def purge(self, now: int) -> int:
-        """Look at every file, and remove what is over, each in a turn of its own. What is damaged is left."""
+        """Read every file and delete expired entries, each under its own lock. Damaged files are left."""
         with reporting(self.root):
             over = sorted(expired(self._tree, now))
         return sum(self._end(homes, key, now) for homes, key in over)
@@ -185,12 +184,11 @@ class FsStore:
     # where things are
 
     def _place(self, scope: str, key: str) -> _File:
-        """Where an entry is written."""
         *folders, name = key_path(key)
         return _File((*scope_paths(scope)[0], *folders), name + SUFFIXES[self._format], self._format)
 
     def _files(self, scope: str, key: str) -> Iterator[tuple[_File, int]]:
-        """Wherever an entry may be, with an open folder."""
+        """Yield every file that may hold an entry, with its open folder."""
         return self._files_in(scope_paths(scope), key)
 
     def _files_in(self, homes: tuple[Names, ...], key: str) -> Iterator[tuple[_File, int]]:
@@ -202,7 +200,7 @@ class FsStore:
                     yield from ((_File(path, name + suffix, kind), folder) for kind, suffix in SUFFIXES.items())
 
     def _newest(self, scope: str, key: str) -> tuple[Stored | None, list[_File]]:
-        """An entry and its files. Of several, which a writer left when it was killed, the newest counts."""
+        """Return an entry and its files. If a killed writer left several, the newest counts."""
         return self._newest_in(scope_paths(scope), key)
 
     def _newest_in(self, homes: tuple[Names, ...], key: str) -> tuple[Stored | None, list[_File]]:
@@ -211,7 +209,7 @@ class FsStore:
             data = self._tree.read(folder, file.names)
             if data is not None:
                 found.append((self._read(file, data, key), file))
-        # Older ones first: they are removed in this order, and an old value must not come back.
+        # Oldest first: they are removed in this order, so that an old value cannot come back.
         found.sort(key=lambda each: each[0].version)
         return (found[-1][0] if found else None), [file for _, file in found]
 
@@ -232,7 +230,7 @@ class FsStore:
         return Corrupt(f"{path} is damaged: {why}. Restore it from a backup, or delete the entry.")
 
     def _keys(self, scope: str, prefix: str, after: str | None) -> list[str]:
-        """Keys of a scope in order. Their names say them; nothing is read but where they are digests."""
+        """Return keys of a scope in order, from file names; a file is read only if its name is a digest."""
         keys: set[str] = set()
         now = SystemClock().now_ms() / 1000
 
@@ -247,7 +245,7 @@ class FsStore:
         return sorted(keys)
 
     def _key(self, home: Names, path: Names) -> str | None:
-        """The key of a file; None if it is not ours."""
+        """Return the key of a file, or None if the file is foreign."""
         stem, dot, suffix = path[-1].rpartition(".")
         kind = KINDS_OF_FILE.get(dot + suffix)
         if kind is None:
@@ -267,7 +265,7 @@ class FsStore:
 
 
 def _searched(text: str) -> str:
-    """Words with one space before each, so that what is looked for begins where a word does."""
+    """Return words with one space before each, so that a term matches only at the beginning of a word."""
     return " " + " ".join(text.split())
 
 
@@ -280,7 +278,7 @@ Place = tuple[tuple[Names, ...], str]
 
 
 def expired(tree: Tree, now: int) -> set[Place]:
-    """Where there may be entries whose time is over: whoever removes them looks again, in a turn."""
+    """Return the places of possibly expired entries; the caller checks each again under the write lock."""
     paths = walk(tree, (), lambda _: True, SystemClock().now_ms() / 1000)
     places = (_place(tree, path, now) for path in paths)
     return {place for place in places if place is not None}

@@ -1,4 +1,4 @@
-"""The journal's contract as a pytest suite: what every backend promises, base and declared capabilities.
+"""The journal's contract as a pytest suite: the promises of every backend, basic and by declared capability.
 
 Subclass `JournalContract` in a test module and give it a fixture `make_journal`, a function
 without arguments that returns a new, empty journal each time it is called:
@@ -9,7 +9,7 @@ without arguments that returns a new, empty journal each time it is called:
             numbers = itertools.count()
             return lambda: MyJournal(tmp_path / f"{next(numbers)}.db")
 
-Nothing is skipped: a capability is declared, and then it works, or it is refused as unsupported.
+No test is skipped: a declared capability must work, and an undeclared one must be refused as unsupported.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ class JournalContract(
     StateContract,
     WholeContract,
 ):
-    """Everything a journal promises."""
+    """The whole contract of a journal."""

@@ -1,4 +1,4 @@
-"""The contract of writing: versions, keys, epochs, atomicity."""
+"""The contract of appending: versions, keys, epochs, atomicity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.testing.writer import Writer, note
 
 
 class AppendContract(Fixtures):
-    """Writing: versions, keys, epochs, atomicity."""
+    """The contract of appending: versions, keys, epochs, atomicity."""
 
     def test_versions_are_dense_from_one(self, writer: Writer, journal: Journal) -> None:
         first = writer.append(STREAM, note("a"), note("b"))

@@ -1,4 +1,4 @@
-"""What the parts of the journal's contract share: fixtures, names, and ways to look."""
+"""Fixtures and helpers shared by the parts of the journal's contract."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ ACTOR = "actor/main"
 
 
 def dump(journal: Journal) -> list[tuple[str, list[Any]]]:
-    """Every projection from end to end: two journals are equal when their dumps are."""
+    """Dump every projection completely: two journals are equal if their dumps are."""
     return [(table.name, list(journal.rows(table.name))) for table in PROJECTIONS]
 
 
 def stored(journal: Journal, stream: str = STREAM, tenant: str = "default", **query: Any) -> list[StoredEvent]:
-    """One page of a stream's events."""
+    """Read one page of a stream's events."""
     return journal.read(Query(tenant=tenant, stream=stream, **query))
 
 
 def pushed(writer: Writer, **facts: Any) -> Draft:
-    """A root frame."""
+    """Make a draft that pushes a root frame."""
     frame = ulid_text(writer.ports.ids.ulid())
     return Draft(type="frame.pushed", facts=FramePushed(frame=frame, **facts), content=GoalContent(goal="g"))
 
 
 class Fixtures:
-    """A new journal and a writer on it."""
+    """Fixtures for a new journal and a writer on it."""
 
     @pytest.fixture
     def make_journal(self) -> Callable[[], Journal]:
-        """Overridden by the subclass: makes a new, empty journal."""
+        """Return a function that makes a new, empty journal. The subclass overrides this."""
         raise NotImplementedError("Give your subclass of JournalContract a fixture make_journal.")
 
     @pytest.fixture
     def journal(self, make_journal: Callable[[], Journal]) -> Iterator[Journal]:
-        """One new journal, closed at the end."""
+        """Yield one new journal, and close it at the end."""
         made = make_journal()
         yield made
         made.close()
 
     @pytest.fixture
     def writer(self, journal: Journal) -> Writer:
-        """A writer on that journal."""
+        """Return a writer on that journal."""
         return Writer(journal)

@@ -1,4 +1,4 @@
-"""The contract of the whole: rebuilding, verifying, artifacts, erasure, copies."""
+"""The contract of maintenance: rebuild, verify, artifacts, erasure, copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing.writer import Writer, note
 
 
 class WholeContract(Fixtures):
-    """The whole: rebuild, verify, artifacts, erasure, copies."""
+    """The contract of maintenance: rebuild, verify, artifacts, erasure, copies."""
 
     def test_rebuilt_equals_live(self, writer: Writer, journal: Journal) -> None:
         for number in range(4):
@@ -147,7 +147,6 @@ class WholeContract(Fixtures):
                 journal.backup(target)
 
     def _live_a_little(self, writer: Writer) -> None:
-        """Frames, notes, artifacts, two tenants and an erasure."""
         other = Writer(writer.ports.journal, tenant="acme", user="carol", ids=writer.ports.ids)
         for number in range(3):
             story = Story(Random(number), writer.ports.ids, subjects=("alice", "bob"))  # noqa: S311

@@ -1,7 +1,4 @@
-"""The contract of reading: pages, bounds, tenants, states.
-
-The contract of finding: rows by declared columns, streams with work, who owns a stream and shows life.
-"""
+"""The contract of reading: pages, bounds, tenants, states, rows by declared columns, streams with work, and leases."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from holdfast.testing.writer import Writer, note
 
 
 class ReadContract(Fixtures):
-    """Reading: pages, bounds, tenants, states."""
+    """The contract of reading: pages, bounds, tenants, states."""
 
     def test_pages_run_both_ways_to_the_end(self, writer: Writer, journal: Journal) -> None:
         for number in range(25):
@@ -101,7 +98,7 @@ class ReadContract(Fixtures):
 
 
 def _answers(journal: Journal) -> tuple[Any, ...]:
-    """What the default tenant is told about things of which there are some elsewhere."""
+    """Return what the default tenant reads of things that exist only for another tenant."""
     return (
         journal.read(Query(tenant="default")),
         journal.head("default", ACTOR),
@@ -113,7 +110,7 @@ def _answers(journal: Journal) -> tuple[Any, ...]:
 
 
 class FindContract(Fixtures):
-    """Finding rows without knowing their stream, and owners without asking them."""
+    """The contract of lookups: rows without knowing their stream, and owners without asking them."""
 
     def test_a_row_is_found_by_each_column_that_its_table_declares(self, writer: Writer, journal: Journal) -> None:
         frame, question, token = _suspended(writer, ACTOR)

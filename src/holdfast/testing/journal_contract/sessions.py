@@ -1,7 +1,4 @@
-"""The contract of conversations: rows by place, events by id, states, whatever else is in the journal.
-
-The contract of sessions: listed by activity, page by page, by user and status, and found when idle.
-"""
+"""The contract of sessions: their messages, rows and states, and the lists of sessions by activity, user and status."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ SPANNED = ("messages", "message_counts", "summaries")
 
 
 class ConversationContract(Fixtures):
-    """Conversations: what stands, in which order, for whom."""
+    """The contract of conversations: which messages stand, in which order, for which tenant."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_loading_gives_what_folding_gives_after_every_step(
@@ -143,7 +140,7 @@ class ConversationContract(Fixtures):
         writer.append("session/s/thread/main", opened, large, said(2), artifacts=[placed])
         wanted = TextSearch(terms=terms("heliotrope"), now=1)
         for _ in range(2):
-            # The one behind it is short, and found by the end of what was said before it as well.
+            # The next message is short, and is also found by the end of the text before it.
             assert 2 in [hit.event.version for hit in journal.search("default", wanted)]
             journal.rebuild()
         artifacts.erase(writer.ports, writer.acting, "carol")
@@ -173,13 +170,13 @@ class ConversationContract(Fixtures):
 
 
 def said(position: int, role: str = "user", **facts: Any) -> Draft:
-    """A message."""
+    """Make a draft of a message."""
     made = MessageAppended(role=role, position=position, **facts)
     return Draft(type="message.appended", facts=made, content=MessageContent(text="hello"))
 
 
 def _told(writer: Writer, *, steps: int, sessions: int = 2) -> list[ConversationStory]:
-    """Stories that were written in a few commits."""
+    """Write random sessions in a few commits; return their generators."""
     ids = writer.ports.ids
     stories = [ConversationStory(Random(n), ids, f"s{n}", ("alice", "bob")) for n in range(sessions)]  # noqa: S311
     for story in stories:
@@ -202,7 +199,7 @@ def _any_span(random: Random, table: str) -> Span:
 
 
 def _expected(journal: Journal, stream: str, span: Span) -> list[Row]:
-    """The same by looking at every row of the table."""
+    """Compute the same span by scanning every row of the table."""
     names = TABLES[span.table].key[:-1]
     rows = [row for owner, name, row in journal.rows(span.table) if (owner, name) == ("default", stream)]
     rows = [row for row in rows if tuple(row[name] for name in names) == span.prefix]
@@ -213,15 +210,15 @@ def _expected(journal: Journal, stream: str, span: Span) -> list[Row]:
 
 STATUSES = ("open", "closing", "ended", "closed")
 STRANGE = ("a", "ab", "a/b", "a%2Fb", "née", "A", "a b", "..")
-"""Ids that begin alike, or are written in another way within a stream's name."""
+"""Ids that share a beginning, or are escaped within a stream's name."""
 
 
 class SessionContract(Fixtures):
-    """Sessions as lists show them."""
+    """The contract of lists of sessions."""
 
     @pytest.fixture
     def clock(self, writer: Writer) -> FrozenClock:
-        """The writer's time, which is moved by hand."""
+        """Return the writer's clock, which is moved by hand."""
         clock = writer.ports.clock
         assert isinstance(clock, FrozenClock)
         return clock
@@ -236,7 +233,7 @@ class SessionContract(Fixtures):
         _say(writer, "a")
         assert _names(journal) == ["a", "c", "b"]
         clock.advance(5)
-        # What is taken back, pinned or renamed is no sign of life.
+        # Retractions, pins and changed settings do not count as activity.
         retracted = event_sessions.MessageRetracted(first=2, last=2, spans=((2, 2),))
         writer.append(_line("b"), Draft(type="message.retracted", facts=retracted))
         writer.append(
@@ -259,7 +256,7 @@ class SessionContract(Fixtures):
         parts = [(Scope.session(name).text, opened) for name in "abc"] + [(_line(name), line) for name in "abc"]
         writer.write(*(Decided(stream=stream, events=(draft,)) for stream, draft in parts))
         assert [_id(row) for row in _pages(journal, 1)] == ["c", "b", "a"]
-        # One without a line has never been active: it is in no list, and is not idle.
+        # A session without a thread has never been active: it is in no list, and is not idle.
         writer.append("session/without", opened)
         assert _names(journal) == ["c", "b", "a"]
         assert journal.idle_sessions("default", 2**60, "session/c", 10) == []
@@ -294,7 +291,7 @@ class SessionContract(Fixtures):
             clock.advance(10)
             _add(writer, "s", thread, messages=3)
         newest = clock.now_ms()
-        # Frames of an actor and messages of a frame are no lines of the session.
+        # An actor's frames and a frame's messages are not threads of the session.
         clock.advance(10)
         writer.append("actor/a/session/s/thread/main", pushed(writer))
         ours, others = journal.sessions("default", SessionQuery())
@@ -309,7 +306,7 @@ class SessionContract(Fixtures):
         for owner, name in ((alice, "a1"), (bob, "b1"), (writer, "n1"), (alice, "a2")):
             _open(owner, name)
             _add(owner, name, "another", messages=1)
-        # Who says something later, or begins it anew, is not who opened it.
+        # Users who write later or reopen the session are not its opener.
         _say(bob, "a1")
         for generation, owner in ((1, bob), (2, alice)):
             anew = event_sessions.SessionOpened(generation=generation)
@@ -422,7 +419,7 @@ def _say(writer: Writer, session: str) -> None:
 
 
 def _end(writer: Writer, status: str) -> None:
-    """Bring a session that is named after a status into it."""
+    """Bring a session that is named after a status into that status."""
     reset = status == "ended"
     closing = Draft(type="session.closing", facts=event_sessions.SessionClosing(cause="close", reset=reset))
     closed = Draft(type="session.closed", facts=event_sessions.SessionClosed(reset=reset))

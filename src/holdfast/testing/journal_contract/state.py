@@ -1,4 +1,4 @@
-"""The contract of state in a journal: entries by key and page, history, edges, lanes of effects, and what is found."""
+"""The contract of state in a journal: entries by key and page, history, edges, lanes of effects, and search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = 1
 
 
 def kept(key: str, value: Any, **facts: Any) -> Draft:
-    """A write."""
+    """Make a draft that writes a key."""
     return Draft(
         type="state.written", facts=state.StateWritten(key=key, **facts), content=state.ValueContent(value=value)
     )
@@ -48,7 +48,7 @@ def _keys(events: list[StoredEvent]) -> list[tuple[str, int]]:
 
 
 class StateContract(Fixtures):
-    """Entries, edges and effects, told by random stories and compared with what the events say."""
+    """The contract of entries, edges and effects: random histories, compared with their events."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_entries_are_what_the_events_left(self, writer: Writer, journal: Journal, seed: int) -> None:

@@ -1,7 +1,7 @@
-"""The stores' contract as a pytest suite: what every backend promises, base and declared capabilities.
+"""The stores' contract as a pytest suite: the promises of every backend, basic and by declared capability.
 
 Subclass `StoreContract` in a test module and give it a fixture `make_store`, a function that opens a store under a
-clock. The same `place` is the same store again, where it is durable or shared; `options` go to `open_store`:
+clock. The same `place` opens the same store again, where it is durable or shared; `options` go to `open_store`:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -10,8 +10,8 @@ clock. The same `place` is the same store again, where it is durable or shared; 
                 return holdfast.open_store(f"mystore:///{tmp_path}/{place}", clock=clock, **options)
             return make
 
-Nothing is skipped: a capability is declared, and then it works, or it is refused as unsupported; a search finds
-nothing where none is declared. `scale` multiplies the volumes of the tests that draw at random.
+No test is skipped: a declared capability must work, and an undeclared one must be refused as unsupported; an
+undeclared search finds nothing. `scale` multiplies the volumes of the randomised tests.
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ __all__ = ["StoreContract"]
 class StoreContract(
     ValueContract, VersionContract, LifeContract, ListContract, GraphContract, SearchContract, PlaceContract
 ):
-    """Everything a store promises."""
+    """The whole contract of a store."""

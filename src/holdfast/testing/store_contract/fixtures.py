@@ -1,4 +1,4 @@
-"""What the parts of the stores' contract share: fixtures, values of every kind, and a toy embedder."""
+"""Fixtures, random values and a toy embedder, shared by the parts of the stores' contract."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ BROKEN: Final = (-0.0, 0.1, 1.0, 5e-324, 1.7976931348623157e308, 1e16)
 
 
 class StoreFixtures:
-    """A new store under a clock that stands still. `scale` multiplies the volumes of property tests."""
+    """Fixtures for a new store under a frozen clock. `scale` multiplies the volumes of the randomised tests."""
 
     scale: ClassVar[int] = 1
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        """Overridden by the subclass: `make(clock, place=…, **options)` opens the store of that name."""
+        """Return `make(clock, place=…, **options)`, which opens the store of that name. The subclass overrides this."""
         raise NotImplementedError("Give your subclass of StoreContract a fixture make_store.")
 
     @pytest.fixture
     def clock(self) -> FrozenClock:
-        """The time of every store of a test."""
+        """Return the clock of every store of a test."""
         return FrozenClock()
 
     @pytest.fixture
     def random(self, request: pytest.FixtureRequest) -> Random:
-        """Chance, the same in every run. Override it to try others."""
+        """Return a random source that is the same in every run. Override it to try others."""
         return Random(request.node.name)  # noqa: S311  # nosec B311: repeatable is the point
 
     @pytest.fixture
     def open_at(self, make_store: MakeStore, clock: FrozenClock) -> Iterator[OpenAt]:
-        """Opens a store by the name of its place, and closes it at the end."""
+        """Yield a function that opens a store by the name of its place; its stores are closed at the end."""
         opened: list[StateStore] = []
 
         def open_at(place: str = "one", **options: Any) -> StateStore:
@@ -60,37 +60,37 @@ class StoreFixtures:
 
     @pytest.fixture
     def store(self, open_at: OpenAt) -> StateStore:
-        """One new store."""
+        """Return one new store."""
         return open_at()
 
     @pytest.fixture
     def state(self, store: StateStore) -> State:
-        """One scope of it."""
+        """Return one scope of the store."""
         return store(SCOPE)
 
 
 def port_of(store: StateStore) -> Store:
-    """The backend below the public face."""
+    """Return the backend below the public store."""
     return store._storage.store
 
 
 def seen(state: State) -> list[Entry]:
-    """Everything a reader can see of a scope: what was refused has changed none of it."""
+    """Return everything a reader can see of a scope; a refused call must leave it unchanged."""
     return list(state.entries())
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of the same types: 1 is not 1.0, and -0.0 is not 0.0."""
+    """Return True if two values are equal and of the same types: 1 is not 1.0, and -0.0 is not 0.0."""
     return encode(one) == encode(other)
 
 
 def any_text(random: Random, most: int = 12) -> str:
-    """Text of letters that other formats give a meaning to."""
+    """Return random text of characters that other formats treat specially."""
     return "".join(random.choices(LETTERS, k=random.randrange(most)))
 
 
 def any_value(random: Random, depth: int = 0) -> Any:
-    """A JSON value of any kind."""
+    """Return a random JSON value of any kind."""
     kind = random.randrange(6 if depth > 4 else 9)
     if kind < 2:
         return random.choice((None, True, False, "", [], {}))
@@ -106,7 +106,7 @@ def any_value(random: Random, depth: int = 0) -> Any:
 
 
 def at_once(threads: int, act: Callable[[int], None]) -> None:
-    """Run something in threads that begin together; what one of them raises is raised here."""
+    """Run a function in threads that start together; an error of one of them is raised here."""
     errors: list[BaseException] = []
     gate = threading.Barrier(threads)
 
@@ -127,14 +127,14 @@ def at_once(threads: int, act: Callable[[int], None]) -> None:
 
 
 class ToyEmbedder:
-    """Vectors of which those of words that mean the same are the same: what a model knows, in four lines."""
+    """An embedder that gives synonyms the same vector, in place of a model."""
 
     name = "toy"
     dimensions = 16
     MEANINGS: ClassVar = {"automobile": 0, "car": 0, "physician": 1, "doctor": 1, "purchase": 2, "buy": 2}
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> list[bytes]:
-        """One vector for each text; other words have each their own direction."""
+        """Return a vector for each text; words without a known meaning get a direction from their letters."""
         return [self._one(text) for text in texts]
 
     def _one(self, text: str) -> bytes:

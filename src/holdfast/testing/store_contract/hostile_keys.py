@@ -1,7 +1,7 @@
-"""Hostile keys: 108 names that have led stores astray, by what they try, and the verdict on each.
+"""Hostile keys: 108 names that have broken stores, grouped by what they try, and whether each is accepted.
 
-A key is data. Those in REFUSED are no text, have no end or an invisible twin; every other one is kept as it is, in
-a place of its own and never outside the store, whatever a file system, a query language or a shell would make of it.
+A key is data. Refused keys are not text, are too long, or have an invisible twin. Every other key is kept as it is,
+in a place of its own and never outside the store, whatever a file system, a query language or a shell makes of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of options and lives: what is over is over for every reader, and what is transient lies above."""
+"""The contract of options and lifetimes: expired entries are gone for all readers, transient ones hide stored ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.testing.store_contract.fixtures import SCOPE, OpenAt, StoreFixture
 
 
 class LifeContract(StoreFixtures):
-    """How entries are kept, and until when."""
+    """The contract of an entry's options and lifetime."""
 
     def test_options_are_kept_and_belong_to_one_write(self, state: State, clock: FrozenClock) -> None:
         for options in (
@@ -157,7 +157,7 @@ class LifeContract(StoreFixtures):
         state.write("again", 2)
         before = [seen(one) for one in (state, *others)]
         old = port_of(store).get(SCOPE, "soon/over")
-        # Some may have gone with later writes.
+        # Later writes may have removed some.
         there = [port_of(store).get(one.scope, "soon/over") for one in (state, *others)]
         assert store.purge() == sum(entry is not None for entry in there)
         assert [seen(one) for one in (state, *others)] == before

@@ -1,6 +1,7 @@
-"""The contract of listing: keys in order, exactly those of a scope and prefix, in pages that fit together.
+"""The contract of lists, reopening and capabilities.
 
-The contract of places: what outlives a process, what a closed store says, and what only some stores offer.
+Keys are listed in order, exactly those of a scope and prefix, in pages without gaps or repeats. A durable store
+keeps everything when it is reopened, a closed one refuses calls, and an undeclared capability is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SCOPES = (
 
 
 class ListContract(StoreFixtures):
-    """Which keys there are, and in which scope."""
+    """The contract of lists of keys, and of the separation of scopes."""
 
     def test_keys_are_in_order_of_their_code_points(self, store: StateStore, state: State, clock: FrozenClock) -> None:
         keys = ["Z", "a", "a b", "a/b", "aB", "ab", "a\u00e9", "b", "\u00e9", "\u4e16", "\uff5a", "\uffff", "🙂", "🙂a"]
@@ -191,7 +192,7 @@ def _pages(state: State, prefix: str, size: int) -> list[list[str]]:
 
 
 class PlaceContract(StoreFixtures):
-    """Opening, closing, and the capabilities that are left."""
+    """The contract of opening, closing and the remaining capabilities."""
 
     def test_what_is_declared_is_known(self, store: StateStore) -> None:
         assert store.capabilities <= CAPABILITIES

@@ -1,6 +1,7 @@
-"""The contract of search: where it is declared it finds, and nowhere does it find what is not there to be read.
+"""The contract of search and graph.
 
-The contract of the graph: edges between keys, and walks that end, compared with the plainest walk there is.
+A declared search finds entries, and no search finds an entry that cannot be read. Walks along edges end, and are
+compared with a brute-force walk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HOSTILE_QUERIES = (
 
 
 class SearchContract(StoreFixtures):
-    """Finding entries by their words; a store that does not declare `text` finds nothing, and never fails."""
+    """The contract of search by words; a store that does not declare `text` finds nothing, and never fails."""
 
     def test_entries_are_found_by_their_words(self, store: StateStore, state: State, clock: FrozenClock) -> None:
         state.write("note", {"title": "Our Gardens", "body": ["the café in Zürich", 4711]})
@@ -111,7 +112,7 @@ class SearchContract(StoreFixtures):
         assert len(state.search("needle")) == ("text" in store.capabilities)
 
     def test_only_what_can_be_read_is_found(self, store: StateStore, random: Random, clock: FrozenClock) -> None:
-        """Random histories: every word ever written is looked for in every scope, and found where it now stands."""
+        """Search for every word ever written in every scope, after random changes; only live entries are found."""
         scopes = ("user/1", "user/11", "session/1", "session/1/thread/1")
         held: dict[tuple[str, str], tuple[str, int | None]] = {}
         words: list[str] = []
@@ -171,7 +172,7 @@ Node = tuple[str, str]
 
 
 class GraphContract(StoreFixtures):
-    """Edges, where a store declares them; else each is refused."""
+    """The contract of edges; a store that does not declare them refuses every call."""
 
     def test_where_nothing_was_linked_there_is_nothing(self, state: State) -> None:
         if offers_graph(state):
@@ -330,7 +331,7 @@ class GraphContract(StoreFixtures):
 
 
 def offers_graph(state: State) -> bool:
-    """Whether the store declares a graph; where it does not, every part of it is refused."""
+    """Return True if the store declares a graph; else assert that every graph call is refused."""
     try:
         state.neighbours("a")
     except Unsupported:
@@ -349,7 +350,7 @@ def _ends(edges: Any) -> list[tuple[str, ...]]:
 def _walk(
     edges: dict[tuple[str, ...], Edge], start: Node, direction: str, kinds: list[str] | None, depth: int
 ) -> dict[Node, int]:
-    """Every key within so many edges, by asking every edge at every step."""
+    """Return every key within `depth` edges, by trying every edge at every step."""
     found = {start: 0}
     for distance in range(1, depth + 1):
         for edge in edges.values():
@@ -363,7 +364,7 @@ def _walk(
 
 
 def _check_path(start: Node, end: Node, path: tuple[Edge, ...], depth: int) -> None:
-    """A path leads from one end to the other, by as many edges as it says."""
+    """Assert that a path leads from one end to the other, by as many edges as it says."""
     at = start
     for edge in path:
         ends = {(edge.scope, edge.source), (edge.target_scope, edge.target)}

@@ -1,6 +1,7 @@
-"""The contract of values: what is written is read, and what cannot be written leaves no trace.
+"""The contract of values, versions and reducers.
 
-The contract of versions and reducers: nobody overwrites what they have not seen, and no addition is lost.
+A value reads back as written, and one that cannot be written leaves no trace. No writer overwrites a value it has
+not seen, and no addition is lost.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ from holdfast.testing.store_contract.fixtures import (
 
 @dataclass
 class Address:
-    """A caller's dataclass."""
+    """A user's dataclass."""
 
     street: str
     numbers: list[int] = field(default_factory=list)
 
 
 class Profile(msgspec.Struct):
-    """A caller's record."""
+    """A user's record."""
 
     name: str
     address: Address | None = None
 
 
 class Model:
-    """What looks like a Pydantic model: it can dump itself and be validated."""
+    """An object like a Pydantic model: it can dump and validate itself."""
 
     def __init__(self, total: int) -> None:
         self.total = total
 
     def model_dump(self, *, mode: str) -> dict[str, int]:
-        """As data."""
+        """Return the model as data."""
         assert mode == "json"
         return {"total": self.total}
 
     @classmethod
     def model_validate(cls, value: Any) -> Self:
-        """From data."""
+        """Build the model from data."""
         try:
             return cls(0 + value["total"])
         except (KeyError, TypeError):
@@ -67,13 +68,13 @@ class Model:
 
 
 class Prefs(msgspec.Struct):
-    """A type whose second version has another name for a field."""
+    """A type whose second version renames a field."""
 
     colour: str
 
 
 def not_json() -> list[Any]:
-    """Values that no store keeps."""
+    """Return values that no store accepts."""
     deep: Any = "bottom"
     for _ in range(65):
         deep = [deep]
@@ -88,7 +89,7 @@ def not_json() -> list[Any]:
 
 
 class ValueContract(StoreFixtures):
-    """Writing and reading."""
+    """The contract of writing and reading values."""
 
     def test_every_json_value_is_read_as_it_was_written(self, state: State, random: Random) -> None:
         for number in range(25 * self.scale):
@@ -193,7 +194,7 @@ OPTIONS = ("tier", "lifetime", "content_kind", "salience", "schema")
 
 
 class VersionContract(StoreFixtures):
-    """Versions, what a write expects, and values that are made of the ones before."""
+    """The contract of versions, expected versions, and reducers."""
 
     def test_versions_grow_and_are_never_given_twice(self, state: State, clock: FrozenClock) -> None:
         given = [state.write("k", 1), state.write("k", 2), state.write("k", 1, reducer="sum")]
