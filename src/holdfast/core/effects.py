@@ -259,6 +259,6 @@ def is_final(error: BaseException) -> bool:
 
 
 def is_due(row: Row, now: int) -> bool:
-    """Return True if an effect may be tried now. A clock that was set back delays no effect beyond the longest delay."""
+    """Return True if an effect may be tried now. A clock set back delays no effect beyond the longest delay."""
     at = row["retry_at"]
     return not isinstance(at, int) or at <= now or at - now > LONGEST_ASKED_MS

@@ -159,7 +159,7 @@ def expiry(options: Options, now: int) -> int | None:
 
 
 def reduced(reducer: str, key: str, current: Any, given: Any) -> Any:
-    """Return the value of a key after a write. `append` adds one item, `merge` goes into objects, `sum` adds numbers."""
+    """Return the value of a key after a write. `append` adds an item, `merge` goes into objects, `sum` adds numbers."""
     if reducer == "overwrite":
         return given
     if reducer == "append":

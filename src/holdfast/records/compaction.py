@@ -80,7 +80,7 @@ class MessagesOver(msgspec.Struct, frozen=True):
 
 
 class TokensOver(msgspec.Struct, frozen=True):
-    """A trigger: those messages have more than `n` tokens; None means more than the session's model is shown at once."""
+    """A trigger: those messages have more than `n` tokens; None means more than the session's model is shown."""
 
     n: int | None = None
 

@@ -101,7 +101,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def finish(self) -> str | None:
-        """The provider's reason for cutting the reply short, such as `length` or `refusal`; None if it ended normally."""
+        """The provider's reason for a reply that was cut short, as `length` or `refusal`; None if it ended normally."""
         why = (self.metadata or {}).get("finish")
         return why if isinstance(why, str) else None
 

@@ -87,7 +87,7 @@ def suspend(
 
 
 def _prior(state: StreamState, frame: Frame) -> str:
-    """Return the status to resume with. A frame that waits for children resumes as active: they may have ended by then."""
+    """Return the status to resume with. A frame that waits for children resumes as active: they may have ended."""
     return "active" if has_live_children(state.frames, frame) else frame.status
 
 

@@ -104,7 +104,7 @@ def read_message(item: Any, notes: Notes) -> Message | None:
 def render(
     messages: Sequence[Message], *, system: str | None = None, tools: Iterable[ToolDef] = (), ids: Ids = "unique"
 ) -> OpenAIRequest:
-    """Return keyword arguments for `chat.completions.create`; `ids="provider"` is for export, the default for sending."""
+    """Return keyword arguments for `chat.completions.create`. `ids="provider"` is for export, not for sending."""
     wire = WireIds(messages, ids, _VALID_ID, LONGEST_ID)
     out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := prompt_of(system)) else []
     for index, message in enumerate(messages):

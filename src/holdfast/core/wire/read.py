@@ -97,7 +97,7 @@ def _items_of(given: list[Any]) -> Callable[[Any], bool]:
 
 
 def _shape(item: Any) -> str:
-    """Classify an item: certainly an item of Responses (`item`), possibly one (`plain`), or something else (`other`)."""
+    """Classify an item: an item of Responses (`item`), possibly one (`plain`), or something else (`other`)."""
     if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
         return "other"
     if _is_simple(item):

@@ -246,7 +246,7 @@ class _Choice:
         return called(held["name"]) if new or not before else []
 
     def _call_for(self, piece: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """Return the call a piece belongs to and whether it is new: by index, unless a different id marks a new call."""
+        """Return the call a piece belongs to and whether it is new: by index, unless another id marks a new call."""
         index, given = number(piece.get("index")), piece.get("id")
         if index is None:
             same = [call for call in self.calls if call.get("id") == given] if given else self.calls[-1:]
